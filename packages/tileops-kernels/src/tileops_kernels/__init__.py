@@ -1,3 +1,5 @@
-"""GPU operators as TileLang tile programs that run on CUDA and on a CPU."""
+"""TileLang kernels and the operators built on them."""
+
+from __future__ import annotations
 
 __version__ = "0.1.0"

@@ -1,0 +1,74 @@
+"""A flow is how one family of ops runs forward: from checked inputs to a closure that allocates and launches.
+
+There is one flow per *shape of host work* (row-wise, elementwise, matmul, attention ...), not per kind of maths.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tileops_kernels.errors import NotImplementedOpError
+from tileops_kernels.kernels.base import Kernel
+
+if TYPE_CHECKING:
+    from tileops_manifest import Binding
+
+__all__ = ["Flow", "Run", "is_unit_inner", "require_dtypes"]
+
+Run = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
+
+
+class Flow(ABC):
+    """Turns one checked call into a closure. Instances are stateless and shared between threads.
+
+    Attributes:
+        kernels: the kernel classes the flow may launch for this op. The op's `ALIGNMENT` is the largest of theirs.
+    """
+
+    kernels: tuple[type[Kernel], ...] = ()
+
+    @abstractmethod
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        """Return `run(*inputs)`, which allocates the outputs and launches.
+
+        Called once per (shape, stride, dtype, device of every input; params): the plan key. Everything that depends
+        only on those is decided here: kernel, config, compiled program, output sizes, whether an input must be copied.
+
+        `inputs` are dense strided tensors on one device that is served by a target, in the entry's order, None where
+        an optional one is absent; `binding` has every dim, pack, dtype and canonical param. Read their metadata and
+        never their values or addresses, and keep no reference to them: they are one call's inputs, the closure serves
+        many.
+
+        The closure gets its tensors in the same order, must not check anything, must not synchronise with the device,
+        and returns a tensor, or a tuple where the entry has several outputs. Outputs are new tensors, except that a
+        `mutated` input is written in place. No launch for an empty output, unless the op defines a value for it.
+        """
+
+
+def is_unit_inner(tensor: torch.Tensor) -> bool:
+    """True if the last dim can be read with stride 1 (a dim of size 1 or 0 can always be).
+
+    >>> is_unit_inner(torch.empty(4, 8)), is_unit_inner(torch.empty(8, 4).t()), is_unit_inner(torch.empty(()))
+    (True, False, True)
+    """
+    return tensor.dim() == 0 or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
+
+
+def require_dtypes(op: str, kernel: type[Kernel], **dtypes: str) -> None:
+    """Check dtypes that the entry allows against a kernel's narrower `SUPPORTED_DTYPES`.
+
+    Raises:
+        NotImplementedOpError: the kernel does not take one of them.
+    """
+    for argument, dtype in dtypes.items():
+        if dtype not in kernel.SUPPORTED_DTYPES:
+            raise NotImplementedOpError(
+                op,
+                argument=f"{argument}.dtype",
+                got=dtype,
+                expected=f"one of {sorted(kernel.SUPPORTED_DTYPES)} ({kernel.__name__})",
+            )
