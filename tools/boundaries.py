@@ -1,0 +1,90 @@
+"""Check the boundaries between the stages: `python tools/boundaries.py CHECK`.
+
+    declared            pyproject.toml, RULES.md and the environments agree with tools/stages.toml
+    imports             sources import, and name in strings, only what their package declares
+    lint-imports        the same through the whole import graph (needs import-linter)
+    installed STAGE     the running environment holds what STAGE declares and nothing else of ours
+    wheels              build and open every wheel (needs hatch)
+    codeowners          every tracked file has an owner
+    scope BASE HEAD     one stage a change
+    all                 declared, imports, codeowners, wheels
+
+Prints what was checked. Exit status 1 where a boundary is broken, 2 for a wrong call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))  # PYTHONSAFEPATH keeps the script's own folder off the path
+
+from boundary import codeowners, declarations, imports, installed, layers, scope, wheels  # noqa: E402
+from boundary.model import Finding, StageTable, load_table  # noqa: E402
+
+
+def _declared(table: StageTable, _: argparse.Namespace) -> list[Finding]:
+    return [
+        *declarations.check_declarations(ROOT, table),
+        *declarations.check_rules(ROOT, table),
+        *declarations.check_environments(ROOT, table),
+    ]
+
+
+def _wheels(table: StageTable, _: argparse.Namespace) -> list[Finding]:
+    with tempfile.TemporaryDirectory() as scratch:
+        built = wheels.build_wheels(ROOT, table, Path(scratch))
+        return [
+            f for name, wheel in built.items() for f in wheels.check_wheel(ROOT, table.stages[name], wheel)
+        ]
+
+
+def _installed(table: StageTable, args: argparse.Namespace) -> list[Finding]:
+    return installed.check_installed(ROOT, table, args.stage)
+
+
+def _scope(table: StageTable, args: argparse.Namespace) -> list[Finding]:
+    return scope.check_scope(table, scope.changed_paths(ROOT, args.base, args.head))
+
+
+CHECKS = {
+    "declared": _declared,
+    "imports": lambda table, _: imports.check_imports(ROOT, table),
+    "lint-imports": lambda table, _: layers.check_layers(ROOT, table),
+    "codeowners": lambda table, _: codeowners.check_codeowners(ROOT),
+    "wheels": _wheels,
+    "installed": _installed,
+    "scope": _scope,
+}
+ALL = ("declared", "imports", "codeowners", "wheels")
+
+
+def main(argv: list[str] | None = None) -> int:
+    table = load_table(ROOT)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="check", required=True)
+    for name in (*CHECKS, "all"):
+        command = commands.add_parser(name)
+        if name == "installed":
+            command.add_argument("stage", choices=list(table.stages))
+        if name == "scope":
+            command.add_argument("base")
+            command.add_argument("head")
+    args = parser.parse_args(argv)
+    broken = 0
+    for name in ALL if args.check == "all" else (args.check,):
+        findings = CHECKS[name](table, args)
+        broken += len(findings)
+        for finding in findings:
+            print(finding, file=sys.stderr)
+        print(f"{name}: {len(findings)} broken" if findings else f"{name}: held")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,76 @@
+"""Declared dependencies and environments agree with the stage table."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from .model import Finding, StageTable, declared, normalise, project
+
+
+def check_declarations(root: Path, table: StageTable) -> list[Finding]:
+    """A package declares exactly the stages that it may see, and ships its rules and licence."""
+    findings = []
+    dists = {normalise(stage.dist): name for name, stage in table.stages.items()}
+    for stage in table.stages.values():
+        place = f"{stage.folder}/pyproject.toml"
+        siblings = {dists[d] for d in declared(root, stage, extras=True) if d in dists}
+        if siblings != stage.depends:
+            findings.append(
+                Finding(place, f"declares stages {sorted(siblings)}, expected {sorted(stage.depends)}")
+            )
+        groups = set(project(root, stage).get("entry-points", {}))
+        if groups:
+            findings.append(
+                Finding(place, f"entry points run inside other stages' processes: {sorted(groups)}")
+            )
+        for name in ("README.md", "RULES.md", "CHANGELOG.md", "LICENSE", f"src/{stage.module}/py.typed"):
+            if not (root / stage.folder / name).is_file():
+                findings.append(Finding(f"{stage.folder}/{name}", "is missing"))
+    return findings
+
+
+def check_rules(root: Path, table: StageTable) -> list[Finding]:
+    """Each RULES.md names its three clauses and the package's dependencies."""
+    findings = []
+    for stage in table.stages.values():
+        path = root / stage.folder / "RULES.md"
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        for clause in ("OWNS", "MUST NOT", "MAY READ"):
+            if clause not in text:
+                findings.append(Finding(f"{stage.folder}/RULES.md", f"does not say what the stage {clause}"))
+    return findings
+
+
+def check_environments(root: Path, table: StageTable) -> list[Finding]:
+    """The root's matrix and wheels environments hold, per stage, the stage and what it may see."""
+    environments = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+        "envs"
+    ]
+    matrix = environments["matrix"]["overrides"]["matrix"]["stage"]["workspace"]["members"]
+    wheels = environments["wheels"]["overrides"]["matrix"]["stage"]["dependencies"]
+    findings = []
+    for env, members in (("matrix", matrix), ("wheels", wheels)):
+        if environments[env]["matrix"] != [{"stage": list(table.stages)}]:
+            findings.append(Finding("pyproject.toml", f"{env}: the stages are not {list(table.stages)}"))
+        for name in table.stages:
+            found = {_folder(m) for m in members if isinstance(m, str) or name in m["if"]}
+            expected = {table.stages[other].folder for other in table.closure(name)}
+            if found != expected:
+                findings.append(
+                    Finding(
+                        "pyproject.toml", f"{env}.{name} holds {sorted(found)}, expected {sorted(expected)}"
+                    )
+                )
+    sources = environments["matrix"].get("sources", {})
+    for stage in table.stages.values():
+        if sources.get(stage.dist) != stage.folder:
+            findings.append(
+                Finding("pyproject.toml", f"matrix.sources does not pin {stage.dist} to {stage.folder}")
+            )
+    return findings
+
+
+def _folder(member: str | dict) -> str:
+    text = member if isinstance(member, str) else member["value"]
+    return text[text.index("packages/") :]

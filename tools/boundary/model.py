@@ -1,0 +1,95 @@
+"""The stage table (`tools/stages.toml`) and what a check reports."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken boundary: where, and what is wrong there."""
+
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: its package, the stages it may import, and distributions its environment must lack."""
+
+    name: str
+    dist: str
+    module: str
+    change: str
+    depends: frozenset[str]
+    absent: frozenset[str]
+
+    @property
+    def folder(self) -> str:
+        return f"packages/{self.dist}"
+
+
+@dataclass(frozen=True)
+class StageTable:
+    """All stages, plus the few facts about third-party names that imports need."""
+
+    stages: dict[str, Stage]
+    provides: dict[str, tuple[str, ...]]
+    test_imports: frozenset[str]
+    alone: frozenset[str]
+    travels: tuple[str, ...]
+
+    def closure(self, name: str) -> frozenset[str]:
+        """The stage itself and every stage it may see."""
+        return frozenset({name}).union(*(self.closure(other) for other in self.stages[name].depends))
+
+    def by_module(self, module: str) -> Stage | None:
+        return next((stage for stage in self.stages.values() if stage.module == module), None)
+
+
+def load_table(root: Path) -> StageTable:
+    """Read `tools/stages.toml` below `root`."""
+    data = tomllib.loads((root / "tools/stages.toml").read_text(encoding="utf-8"))
+    stages = {
+        name: Stage(name=name, dist=s["dist"], module=s["module"], change=s["change"],
+                    depends=frozenset(s["depends"]), absent=frozenset(s["absent"]))
+        for name, s in data["stage"].items()
+    }  # fmt: skip
+    return StageTable(
+        stages=stages,
+        provides={normalise(dist): tuple(names) for dist, names in data["provides"].items()},
+        test_imports=frozenset(data["tests"]["imports"]),
+        alone=frozenset(data["change"]["alone"]),
+        travels=tuple(data["change"]["travels"]),
+    )
+
+
+def normalise(dist: str) -> str:
+    """A distribution's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", dist).lower()
+
+
+def requirement_name(requirement: str) -> str:
+    """`tileops-manifest>=0.1,<0.2` -> `tileops-manifest`."""
+    return normalise(re.match(r"[A-Za-z0-9._-]+", requirement).group())
+
+
+def project(root: Path, stage: Stage) -> dict:
+    """The `[project]` table of a stage's pyproject.toml."""
+    path = root / stage.folder / "pyproject.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+
+
+def declared(root: Path, stage: Stage, *, extras: bool = False) -> frozenset[str]:
+    """Names of the distributions that a stage's package declares, its optional ones included on request."""
+    table = project(root, stage)
+    requirements = list(table.get("dependencies", []))
+    if extras:
+        requirements += [r for group in table.get("optional-dependencies", {}).values() for r in group]
+    return frozenset(requirement_name(r) for r in requirements)
