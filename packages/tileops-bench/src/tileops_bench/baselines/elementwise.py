@@ -1,0 +1,115 @@
+"""Elementwise ops: one torch callable each; gated ones are local compositions, with Liger and FlashInfer beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tileops_bench.baselines.base import Baseline, Case, Make
+
+# op → (torch callable, params that it takes as keywords)
+_TORCH: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "ReluFwdOp": (F.relu, ()),
+    "GeluFwdOp": (F.gelu, ("approximate",)),
+    "SiluFwdOp": (F.silu, ()),
+    "ExpFwdOp": (torch.exp, ()),
+    "LogFwdOp": (torch.log, ()),
+    "SqrtFwdOp": (torch.sqrt, ()),
+    "RsqrtFwdOp": (torch.rsqrt, ()),
+    "AbsFwdOp": (torch.abs, ()),
+    "NegFwdOp": (torch.neg, ()),
+    "ReciprocalFwdOp": (torch.reciprocal, ()),
+    "SigmoidFwdOp": (torch.sigmoid, ()),
+    "TanhFwdOp": (torch.tanh, ()),
+    "ErfFwdOp": (torch.erf, ()),
+    "FloorFwdOp": (torch.floor, ()),
+    "SinFwdOp": (torch.sin, ()),
+    "CosFwdOp": (torch.cos, ()),
+    "LeakyReluFwdOp": (F.leaky_relu, ("negative_slope",)),
+    "ClampScalarFwdOp": (torch.clamp, ("min", "max")),
+    "IsnanFwdOp": (torch.isnan, ()),
+    "LogicalNotFwdOp": (torch.logical_not, ()),
+    "BitwiseNotFwdOp": (torch.bitwise_not, ()),
+    "AddFwdOp": (torch.add, ("alpha",)),
+    "SubFwdOp": (torch.sub, ("alpha",)),
+    "MulFwdOp": (torch.mul, ()),
+    "DivFwdOp": (torch.div, ("rounding_mode",)),
+    "MaximumFwdOp": (torch.maximum, ()),
+    "MinimumFwdOp": (torch.minimum, ()),
+    "EqFwdOp": (torch.eq, ()),
+    "LtFwdOp": (torch.lt, ()),
+    "BitwiseAndFwdOp": (torch.bitwise_and, ()),
+    "WhereFwdOp": (torch.where, ()),
+}
+
+# op → (activation, Liger module and function, FlashInfer function); the first half of the row is the gate
+_GATED: dict[str, tuple[Callable[..., Any], tuple[str, str] | None, str]] = {
+    "SiluAndMulFwdOp": (F.silu, ("liger_kernel.ops.swiglu", "LigerSiLUMulFunction"), "silu_and_mul"),
+    "GeluAndMulFwdOp": (F.gelu, None, "gelu_and_mul"),
+    "GeluTanhAndMulFwdOp": (
+        partial(F.gelu, approximate="tanh"),
+        ("liger_kernel.ops.geglu", "LigerGELUMulFunction"),
+        "gelu_tanh_and_mul",
+    ),
+}
+
+
+def _pick(params: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: params[name] for name in names}
+
+
+def _torch(op: str) -> Make:
+    function, names = _TORCH[op]
+
+    def make(case: Case) -> Callable[..., Any]:
+        return partial(function, **_pick(case.params, names))
+
+    return make
+
+
+def _gated(op: str) -> Make:
+    activation = _GATED[op][0]
+
+    def make(case: Case) -> Callable[..., Any]:
+        def gated(x: torch.Tensor) -> torch.Tensor:
+            gate, value = x.chunk(2, dim=-1)
+            return activation(gate) * value
+
+        return gated
+
+    return make
+
+
+def _liger(module: str, name: str) -> Make:
+    def make(case: Case) -> Callable[..., Any]:
+        import importlib
+
+        function = getattr(importlib.import_module(module), name)
+        return lambda x: function.apply(*x.chunk(2, dim=-1))
+
+    return make
+
+
+def _flashinfer(name: str) -> Make:
+    def make(case: Case) -> Callable[..., Any]:
+        import flashinfer
+
+        return getattr(flashinfer, name)
+
+    return make
+
+
+EAGER: dict[str, Make] = {op: _torch(op) for op in _TORCH}
+LOCAL: dict[str, Make] = {op: _gated(op) for op in _GATED}
+OTHERS: tuple[Baseline, ...] = tuple(
+    Baseline(op, "liger", _liger(*liger), "liger-kernel", "liger_kernel", ("cuda",))
+    for op, (_, liger, _) in _GATED.items()
+    if liger is not None
+) + tuple(
+    Baseline(op, "flashinfer", _flashinfer(name), "flashinfer-python", "flashinfer", ("cuda",))
+    for op, (_, _, name) in _GATED.items()
+)

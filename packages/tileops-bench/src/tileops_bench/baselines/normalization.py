@@ -1,0 +1,89 @@
+"""Normalisations: torch, Liger and FlashInfer; the fused-add forms are local compositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tileops_bench.baselines.base import CUDA, Baseline, Case, Make, UnsupportedCase
+
+
+def _rms_norm(case: Case) -> Callable[..., Any]:
+    shape, eps = tuple(case.params["normalized_shape"]), case.params["eps"]
+    return lambda x, weight: F.rms_norm(x, shape, weight, eps)
+
+
+def _layer_norm(case: Case) -> Callable[..., Any]:
+    shape, eps = tuple(case.params["normalized_shape"]), case.params["eps"]
+    return lambda x, weight, bias: F.layer_norm(x, shape, weight, bias, eps)
+
+
+def _group_norm(case: Case) -> Callable[..., Any]:
+    groups, eps = case.params["num_groups"], case.params["eps"]
+    return lambda x, weight=None, bias=None: F.group_norm(x, groups, weight, bias, eps)
+
+
+def _fused_add_rms_norm(case: Case) -> Callable[..., Any]:
+    eps = case.params["eps"]
+
+    def fused(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x + residual
+        return F.rms_norm(total, weight.shape, weight, eps), total
+
+    return fused
+
+
+def _fused_add_layer_norm(case: Case) -> Callable[..., Any]:
+    eps = case.params["eps"]
+
+    def fused(
+        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x + residual
+        return F.layer_norm(total, weight.shape, weight, bias, eps), total
+
+    return fused
+
+
+def _one_dim(case: Case) -> None:
+    if len(case.params["normalized_shape"]) != 1:
+        raise UnsupportedCase("one normalised dim only")
+
+
+def _liger_rms_norm(case: Case) -> Callable[..., Any]:
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    _one_dim(case)
+    eps = case.params["eps"]
+    return lambda x, weight: LigerRMSNormFunction.apply(x, weight, eps, 0.0, "llama", False)
+
+
+def _liger_layer_norm(case: Case) -> Callable[..., Any]:
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+    _one_dim(case)
+    eps = case.params["eps"]
+    return lambda x, weight, bias: LigerLayerNormFunction.apply(x, weight, bias, eps)
+
+
+def _flashinfer_rms_norm(case: Case) -> Callable[..., Any]:
+    import flashinfer
+
+    _one_dim(case)
+    eps = case.params["eps"]
+    return lambda x, weight: flashinfer.rmsnorm(x, weight, eps)
+
+
+EAGER: dict[str, Make] = {"RMSNormFwdOp": _rms_norm, "LayerNormFwdOp": _layer_norm, "GroupNormFwdOp": _group_norm}
+LOCAL: dict[str, Make] = {
+    "FusedAddRMSNormFwdOp": _fused_add_rms_norm,
+    "FusedAddLayerNormFwdOp": _fused_add_layer_norm,
+}
+OTHERS: tuple[Baseline, ...] = (
+    Baseline("RMSNormFwdOp", "liger", _liger_rms_norm, "liger-kernel", "liger_kernel", CUDA),
+    Baseline("LayerNormFwdOp", "liger", _liger_layer_norm, "liger-kernel", "liger_kernel", CUDA),
+    Baseline("RMSNormFwdOp", "flashinfer", _flashinfer_rms_norm, "flashinfer-python", "flashinfer", CUDA),
+)
