@@ -1,0 +1,165 @@
+"""Ops whose inputs need structure: drawn from the plain distribution they would not exercise the op at all.
+
+A product of 4096 bell values is 0, `all` of a row of them is always true, the logarithm of half of them is
+NaN. Each class says which values its ops need. `adversarial` inputs are left as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from tileops_manifest import TensorMeta, TensorSpec
+
+from .base import WorkloadBase
+from .bits import below, ranks
+from .dtypes import torch_dtype
+from .registry import register
+
+Made = Mapping[str, torch.Tensor | None]
+
+
+class _Reshaped(WorkloadBase):
+    """A workload that changes what its distribution draws, element by element, except in `adversarial`."""
+
+    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
+        plain = super().gen_input(spec, meta, made)
+        return plain if self.distribution == "adversarial" else self.reshape(spec.name, plain)
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        """The input made from the plain one. Each subclass says how."""
+        raise NotImplementedError
+
+    def one_in(self, n: float, name: str, like: torch.Tensor) -> torch.Tensor:
+        """A mask of `like`'s shape that is true for one element in `n`."""
+        limit = 1 << 30
+        drawn = below(self.stream(name, "one-in"), like.numel(), limit, self.device)
+        return (drawn < limit / n).reshape(like.shape)
+
+
+@register("LogFwdOp", "SqrtFwdOp", "RsqrtFwdOp")
+class MostlyPositiveWorkload(_Reshaped):
+    """For functions of non-negative arguments: one element in 16 keeps its sign, so that NaN is met too."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        return torch.where(self.one_in(16, name, plain), plain, plain.abs())
+
+
+@register("EqFwdOp")
+class CoarseWorkload(WorkloadBase):
+    """For comparisons by equality: few distinct values, so that both answers are common."""
+
+    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
+        return self.draw(spec.name, meta, "exact" if self.distribution == "normal" else self.distribution)
+
+
+@register("LogicalNotFwdOp")
+class SomeZerosWorkload(_Reshaped):
+    """For truth values of numbers: one element in 4 is zero."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        return plain.masked_fill(self.one_in(4, name, plain), 0)
+
+
+@register("IsnanFwdOp")
+class SomeNanWorkload(_Reshaped):
+    """For predicates of NaN: one element in 4 of a float input is NaN."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        if not plain.is_floating_point():
+            return plain
+        return plain.masked_fill(self.one_in(4, name, plain), math.nan)
+
+
+class _ReductionWorkload(_Reshaped):
+    """A reduction of one input to one output; `length` inputs make one output."""
+
+    @property
+    def length(self) -> int:
+        (output,) = self.binding.outputs.values()
+        return math.prod(self._leading.shape) // max(math.prod(output.shape), 1)
+
+
+@register("AllFwdOp")
+class MostlyTrueWorkload(_ReductionWorkload):
+    """Nonzero but for a few zeros: about half of the reduced groups hold one."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        exception = self.one_in(max(self.length / math.log(2), 2), name, plain)
+        nonzero = torch.where(plain == 0, torch.ones_like(plain), plain)
+        return nonzero.masked_fill(exception, 0)
+
+
+@register("AnyFwdOp")
+class MostlyFalseWorkload(_ReductionWorkload):
+    """Zero but for a few: about half of the reduced groups hold one nonzero element."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        exception = self.one_in(max(self.length / math.log(2), 2), name, plain)
+        nonzero = torch.where(plain == 0, torch.ones_like(plain), plain)
+        return nonzero.masked_fill(~exception, 0)
+
+
+@register("ProdFwdOp")
+class NearUnitWorkload(_ReductionWorkload):
+    """Factors whose product stays near 1: 1 + z / sqrt(length) with a random sign; signed powers of two when
+    exact.
+    """
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        length = max(self.length, 1)
+        negative = below(self.stream(name, "sign"), plain.numel(), 2, self.device).reshape(plain.shape) == 1
+        if self.distribution in ("exact", "sparse-exact"):
+            factor = torch.where(plain.abs() < 2, torch.full_like(plain, 0.5), torch.full_like(plain, 2.0))
+            magnitude = torch.where(
+                self.one_in(max(length / 8, 8), name, plain), factor, torch.ones_like(plain)
+            )
+        else:
+            spread = plain.to(torch.float32).mul_(1.0 / math.sqrt(length))
+            magnitude = spread.clamp_(-0.75, 3.0).add_(1.0).to(plain.dtype)
+        return torch.where(negative, -magnitude, magnitude)
+
+
+@register("TopkSelectorFwdOp")
+class DistinctScoresWorkload(WorkloadBase):
+    """Scores of a query differ from each other, so that the chosen set is unique; `structured` scores do
+    tie.
+    """
+
+    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
+        if spec.values is not None or self.distribution not in ("normal", "exact"):
+            return super().gen_input(spec, meta, made)
+        return self._distinct_scores(spec.name, meta)
+
+    def _distinct_scores(self, name: str, meta: TensorMeta) -> torch.Tensor:
+        """Bijections of k-bit numbers (xor-shift and odd multiplication), another one for each query."""
+        batch, queries, keys, groups = meta.shape
+        bits = max((keys - 1).bit_length(), 2)
+        mask = (1 << bits) - 1
+        out = torch.empty((batch * queries, keys, groups), dtype=torch_dtype(meta.dtype), device=self.device)
+        multipliers = below(self.stream(name), 2 * batch * queries * groups, 1 << 24, self.device) | 1
+        odd = multipliers.reshape(2, batch * queries, 1, groups)
+        position = torch.arange(keys, dtype=torch.int64, device=self.device).reshape(1, keys, 1)
+        rows_at_once = max((1 << 24) // max(keys * groups, 1), 1)
+        for start in range(0, batch * queries, rows_at_once):
+            rows = slice(start, start + rows_at_once)
+            code = position * odd[0, rows] & mask
+            code = (code ^ code >> bits // 2) * odd[1, rows] & mask
+            code = code ^ code >> bits // 2
+            # An integer below 2^24 times a power of two: exact, so distinct codes stay distinct in float32.
+            out[rows] = (2 * code - mask).to(torch.float32).mul_(2.0 ** (2 - bits))
+        return out.reshape(meta.shape)
+
+
+@register("MoePermuteNopadFwdOp")
+class ExpertMapWorkload(WorkloadBase):
+    """`expert_map` numbers the local experts 0, 1, … in random order and maps every other expert to -1."""
+
+    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
+        if spec.name != "expert_map":
+            return super().gen_input(spec, meta, made)
+        order = ranks(self.stream(spec.name), 1, meta.shape[0], self.device)[0]
+        local = self.binding.params["num_experts_local"]
+        return torch.where(order < local, order, torch.full_like(order, -1)).to(torch_dtype(meta.dtype))
