@@ -1,7 +1,7 @@
 """Typed errors of the implementation stage.
 
-Errors about an op's *interface* (shapes, dtypes, params, rules) are the manifest's own and are re-exported here; the
-classes below are about what only an implementation can know: devices, memory layouts, values, autograd, transforms.
+Errors about an op's *interface* (shapes, dtypes, params, rules) are the manifest's own and are re-exported
+here; the classes below are about what only an implementation can know: devices, layouts, values, autograd.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ __all__ = [
     "RuleError",
     "ShapeError",
     "SpecError",
-    "TransformNotSupportedError",
     "UnknownOpError",
     "ValueDomainError",
 ]
@@ -92,10 +91,6 @@ class ValueDomainError(OpError, ValueError):
 
 class AutogradNotSupportedError(OpError, RuntimeError):
     """An input requires grad and the op has no backward."""
-
-
-class TransformNotSupportedError(OpError, RuntimeError):
-    """The op was called under a function transform it has no rule for (vmap, grad, jvp)."""
 
 
 class ConfigError(ValueError):

@@ -1,4 +1,4 @@
-"""L1 kernels. `get_kernel` finds a class by the name the manifest's `kernel_map` uses; modules load on first use."""
+"""L1 kernels. `get_kernel` finds a class by its name in the manifest; modules load on first use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _subclasses(cls: type[Kernel]) -> Iterator[type[Kernel]]:
 def _kernels() -> dict[str, type[Kernel]]:
     for module in pkgutil.walk_packages(__path__, prefix=f"{__name__}."):
         importlib.import_module(module.name)
-    # A class without a program of its own is a shared base, not a kernel; classes defined elsewhere are not ours.
+    # A class without a program of its own is a shared base; classes defined elsewhere are not this package's.
     found: dict[str, type[Kernel]] = {}
     for cls in _subclasses(Kernel):
         if cls.program is Kernel.program or not cls.__module__.startswith(f"{__name__}."):

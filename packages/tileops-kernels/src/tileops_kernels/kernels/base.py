@@ -1,8 +1,8 @@
 """L1: what every kernel class shares. One subclass per tile program.
 
-A kernel is a tile program, the dtypes it takes, and a table of default configs. It never validates user input (the op
-did), never looks at a row, batch or token count (those are symbolic in the program) and holds no state beyond the
-memo of programs it has compiled.
+A kernel is a tile program, the dtypes it takes, and a table of default configs. It never validates user input
+(the op did), never looks at a row, batch or token count (those are symbolic in the program) and holds no
+state beyond the memo of programs it has compiled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def target_of(device: torch.device, op: str = "tileops_kernels") -> str:
 @lru_cache(maxsize=64)
 def _cuda_arch(index: int) -> str:
     major, minor = torch.cuda.get_device_capability(index)
-    # From Hopper on, the matrix units are only reachable through the architecture-specific ("a") instruction set.
+    # From Hopper on, the matrix units need the architecture-specific ("a") instruction set.
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
@@ -87,14 +87,15 @@ class ConfigTable:
     """Default configs of one kernel: per device a tuple of `(limit, config)` buckets, by size.
 
     Attributes:
-        size: maps the sizes handed to `pick` (static arguments and hints such as a row count) to the number that the
-            limits are compared with.
-        devices: `"cpu"` or an architecture (`"sm_90a"`) -> buckets in rising order of limit. The first bucket whose
-            limit is at least the size wins; the last limit is None, "any size".
+        size: maps the sizes handed to `pick` (static arguments and hints such as a row count) to the number
+            that the limits are compared with.
+        devices: `"cpu"` or an architecture (`"sm_90a"`) -> buckets in rising order of limit. The first bucket
+            whose limit is at least the size wins; the last limit is None, "any size".
 
     An architecture that is not in the table takes the nearest older one's buckets, else the oldest one's.
 
-    >>> table = ConfigTable(lambda s: s["hidden"], {"cpu": ((None, "c"),), "sm_80": ((1024, "small"), (None, "big"))})
+    >>> devices = {"cpu": ((None, "c"),), "sm_80": ((1024, "small"), (None, "big"))}
+    >>> table = ConfigTable(lambda sizes: sizes["hidden"], devices)
     >>> table.pick("cuda", "sm_90a", {"hidden": 1024}), table.pick("cuda", "sm_90a", {"hidden": 1025})
     ('small', 'big')
     >>> table.pick("cpu", None, {"hidden": 7})
@@ -140,7 +141,7 @@ class ConfigTable:
 
 
 class _Memo:
-    """Programs compiled so far. Different keys compile side by side; one key compiles once, however many ask."""
+    """Programs compiled so far. Different keys compile side by side; one key compiles once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -190,10 +191,11 @@ class Kernel:
                 return ({"hidden": 4096, "dtype": "bfloat16"},)
 
     Class variables:
-        SUPPORTED_DTYPES: dtype names the program takes; narrower than the entry's is honoured by op dispatch.
-        ALIGNMENT: bytes that the first element of every input must be aligned to. Above 1, the address of an input
-            (modulo this) is part of an op's plan key, and `inputs` of `Flow.prepare` can be asked for it.
-        PARALLEL_GRID: False where blocks of the grid depend on each other (atomics), so the CPU runs them in order.
+        SUPPORTED_DTYPES: names of the dtypes the program takes; may be narrower than the entry's.
+        ALIGNMENT: bytes of address alignment that a variant of the program may rely on. Above 1, the inputs'
+            addresses modulo this are part of an op's plan key, so that a flow may choose by them.
+        PARALLEL_GRID: False where blocks of the grid depend on each other (atomics), so the CPU runs them in
+            order.
         PASS_CONFIGS: TileLang pass options the program needs.
     """
 
@@ -217,27 +219,29 @@ class Kernel:
 
     @staticmethod
     def program(*, config: Any, **static: Any) -> Any:
-        """Return the tile program (a `PrimFunc`). `static` is hashable; row, batch and token counts are symbolic."""
+        """Return the tile program (a `PrimFunc`). `static` is hashable; row and token counts are symbolic."""
         raise NotImplementedError
 
     @classmethod
     def default_config(cls, *, target: str, arch: str | None, **sizes: Any) -> Any:
-        """Return the default config. `sizes` are the static arguments and any hints the table's `size` reads."""
+        """Return the default config. `sizes`: the static arguments and any hints the table's `size` reads."""
         return cls.CONFIGS.pick(target, arch, sizes)
 
     @classmethod
     def samples(cls) -> tuple[Mapping[str, Any], ...]:
-        """Return representative sets of static arguments: what the lowering tests compile and prewarming builds."""
+        """Return representative sets of static arguments, for lowering tests and prewarming."""
         raise NotImplementedError
 
     @classmethod
     def config_for(cls, device: torch.device, **sizes: Any) -> Any:
-        """Return the default config for a device; for flows that choose by a symbolic size (a row count) too."""
+        """Return the default config for a device; for flows that choose by a symbolic size (a row count)
+        too."""
         return cls.default_config(target=target_of(device, cls.__name__), arch=arch_of(device), **sizes)
 
     @classmethod
     def cache_key(cls, target: str, arch: str | None, config: Any, static: Mapping[str, Any]) -> Hashable:
-        """Return the key a compiled program is memoised under: every field of the config, found by introspection."""
+        """Return the key a compiled program is memoised under: every field of the config, found by
+        introspection."""
         return (target, arch, freeze(config), freeze(static))
 
     @classmethod
@@ -263,7 +267,8 @@ class Kernel:
 
     @classmethod
     def lower(cls, arch: str, config: Any = None, **static: Any) -> Any:
-        """Lower to a CUDA binary for `arch` without a GPU: what the resource tests look at. See `lower_cuda`."""
+        """Lower to a CUDA binary for `arch` without a GPU: what the resource tests look at. See
+        `lower_cuda`."""
         from tileops_kernels.targets import lower_cuda
 
         if config is None:

@@ -1,6 +1,7 @@
 """A flow is how one family of ops runs forward: from checked inputs to a closure that allocates and launches.
 
-There is one flow per *shape of host work* (row-wise, elementwise, matmul, attention ...), not per kind of maths.
+There is one flow per *shape of host work* (row-wise, elementwise, matmul, attention ...), not per kind of
+maths.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Flow(ABC):
     """Turns one checked call into a closure. Instances are stateless and shared between threads.
 
     Attributes:
-        kernels: the kernel classes the flow may launch for this op. The op's `ALIGNMENT` is the largest of theirs.
+        kernels: the kernel classes the flow may launch for this op. The op's `ALIGNMENT` is the largest of
+            theirs: plans are kept apart by the inputs' addresses modulo it.
     """
 
     kernels: tuple[type[Kernel], ...] = ()
@@ -35,17 +37,20 @@ class Flow(ABC):
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         """Return `run(*inputs)`, which allocates the outputs and launches.
 
-        Called once per (shape, stride, dtype, device of every input; params): the plan key. Everything that depends
-        only on those is decided here: kernel, config, compiled program, output sizes, whether an input must be copied.
+        Called once per (shape, stride, dtype, device of every input; params): the plan key. Everything that
+        depends only on those is decided here: kernel, config, compiled program, output sizes, whether an
+        input must be copied.
 
-        `inputs` are dense strided tensors on one device that is served by a target, in the entry's order, None where
-        an optional one is absent; `binding` has every dim, pack, dtype and canonical param. Read their metadata and
-        never their values or addresses, and keep no reference to them: they are one call's inputs, the closure serves
-        many.
+        `inputs` are dense strided tensors on one device that is served by a target, in the entry's order,
+        None where an optional one is absent; `binding` has every dim, pack, dtype and canonical param. Read
+        their metadata, and their addresses modulo `ALIGNMENT` only; never their values. Keep no reference to
+        them: they are one call's inputs, the closure serves many.
 
-        The closure gets its tensors in the same order, must not check anything, must not synchronise with the device,
-        and returns a tensor, or a tuple where the entry has several outputs. Outputs are new tensors, except that a
-        `mutated` input is written in place. No launch for an empty output, unless the op defines a value for it.
+        The closure gets its tensors in the same order, must not check anything, must not synchronise with the
+        device, and returns a tensor, or a tuple where the entry has several outputs. Outputs are new tensors,
+        except where the entry declares an input mutated (always, or when a param such as `inplace` says so):
+        then that input is written, and an output declared an `alias` of it is that very tensor. No launch for
+        an empty output.
         """
 
 

@@ -1,0 +1,116 @@
+"""Checks of a call that the manifest cannot make: what is a tensor, where it lies, how it is laid out.
+
+Shapes, dtypes, params and rules are checked by `Entry.bind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tileops_kernels.errors import DeviceError, InputTypeError, LayoutError, MissingInputError
+from tileops_manifest import TensorMeta
+
+if TYPE_CHECKING:
+    from tileops_manifest import Binding, Entry
+
+__all__ = ["SERVED_DEVICES", "bind", "check_tensors", "first_tensor", "spec_value"]
+
+# Devices that a target runs on; "meta" has shapes only and is served by the fake implementation.
+SERVED_DEVICES = frozenset({"cpu", "cuda"})
+
+
+def _spelled(dtype: torch.dtype) -> str:
+    # Any dtype of torch, also one that no target can hold: the entry refuses it by name.
+    return str(dtype).removeprefix("torch.")
+
+
+def spec_value(value: Any) -> Any:
+    """Return a param as the manifest, which knows no torch, spells it: dtypes by name, sizes as tuples."""
+    if isinstance(value, torch.dtype):
+        return _spelled(value)
+    return tuple(value) if isinstance(value, torch.Size) else value
+
+
+def first_tensor(inputs: Iterable[torch.Tensor | None]) -> torch.Tensor:
+    """Return the first input that is present; its device is the op's."""
+    return next(tensor for tensor in inputs if tensor is not None)
+
+
+def check_tensors(entry: Entry, inputs: Sequence[Any]) -> None:
+    """Check type, layout and device of every input.
+
+    Raises:
+        InputTypeError: an input is not a tensor.
+        MissingInputError: an input that is not optional is None.
+        LayoutError: an input is sparse, nested, quantised or of another layout without strides.
+        DeviceError: the inputs lie on several devices, or on one that no target serves.
+    """
+    anchor: tuple[str, torch.device] | None = None
+    for spec, tensor in zip(entry.inputs.values(), inputs, strict=True):
+        if tensor is None:
+            if not spec.optional:
+                raise MissingInputError(
+                    entry.name,
+                    f"input {spec.name!r} is missing",
+                    argument=spec.name,
+                    got=None,
+                    expected="a tensor",
+                    rule="required",
+                )
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise InputTypeError(
+                entry.name, argument=spec.name, got=_describe(tensor), expected="a torch.Tensor"
+            )
+        _check_layout(entry.name, spec.name, tensor)
+        if anchor is None:
+            anchor = (spec.name, tensor.device)
+            if tensor.device.type not in SERVED_DEVICES | {"meta"}:
+                raise DeviceError(
+                    entry.name,
+                    argument=f"{spec.name}.device",
+                    got=tensor.device,
+                    expected=" or ".join(sorted(SERVED_DEVICES)),
+                    rule="a target serves the device",
+                )
+        elif tensor.device != anchor[1]:
+            raise DeviceError(
+                entry.name,
+                argument=f"{spec.name}.device",
+                got=tensor.device,
+                expected=f"{anchor[0]}.device = {anchor[1]}",
+                rule="all inputs on one device",
+            )
+
+
+def _check_layout(op: str, name: str, tensor: torch.Tensor) -> None:
+    kind = None
+    if tensor.is_nested:
+        kind = "a nested tensor"
+    elif tensor.layout is not torch.strided:
+        kind = f"a tensor of layout {tensor.layout}"
+    elif tensor.is_quantized:
+        kind = f"a quantised tensor ({tensor.dtype})"
+    if kind is not None:
+        raise LayoutError(op, argument=name, got=kind, expected="a dense strided tensor", rule="dense inputs")
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def bind(entry: Entry, inputs: Sequence[torch.Tensor | None], params: Mapping[str, Any]) -> Binding:
+    """Check a call against its entry. Sizes may be symbolic.
+
+    Raises:
+        SpecError: see `Entry.bind`.
+    """
+    metas = {
+        name: None if tensor is None else TensorMeta(tuple(tensor.shape), _spelled(tensor.dtype))
+        for name, tensor in zip(entry.inputs, inputs, strict=True)
+    }
+    return entry.bind(metas, {name: spec_value(value) for name, value in params.items()})

@@ -1,0 +1,105 @@
+"""Registration with PyTorch's dispatcher: schema, kernels, fake implementation and the autograd refusal.
+
+`Library.define` and `Library.impl` rather than `torch.library.custom_op`: the latter adds Python layers to
+every call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import forward_ad
+
+from tileops_kernels.dtypes import torch_dtype
+from tileops_kernels.errors import AutogradNotSupportedError
+from tileops_kernels.ops.checks import first_tensor
+from tileops_kernels.ops.schema import NAMESPACE, schema_of
+
+if TYPE_CHECKING:
+    from tileops_kernels.ops.mutation import Mutation
+    from tileops_kernels.ops.runtime import OpRuntime
+
+__all__ = ["register"]
+
+# Registrations live as long as this object does.
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
+def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
+    """Define and implement `torch.ops.tileops.<function_name>`; return its overload.
+
+    With `mutation`, register the form of the op that writes its inputs, `<function_name>_`. It returns the
+    new outputs only.
+
+    Raises:
+        ConfigError: torch schemas cannot say the type of a param.
+    """
+    name = runtime.entry.function_name + ("_" if mutation else "")
+    count = len(runtime.signature.inputs)
+    specs = [spec for spec in runtime.entry.outputs.values() if not (mutation and spec.alias)]
+
+    def execute(*args: Any) -> Any:
+        result = runtime.execute(args[:count], args[count:])
+        return _packed(mutation.drop(result)) if mutation else result
+
+    def fake(*args: Any) -> Any:
+        inputs = args[:count]
+        anchor = first_tensor(inputs)
+        outputs = runtime.bind(inputs, args[count:]).outputs
+        return _packed(
+            [
+                anchor.new_empty(outputs[spec.name].shape, dtype=torch_dtype(outputs[spec.name].dtype))
+                for spec in specs
+            ]
+        )
+
+    def autograd(*args: Any) -> Any:
+        _refuse_gradients(runtime, args[:count], args[count:])
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload(*args)
+
+    _LIBRARY.define(schema_of(runtime.entry, runtime.signature, in_place=mutation is not None))
+    overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+    for key in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, execute, key)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
+    _LIBRARY.impl(name, autograd, "Autograd")
+    return overload
+
+
+def _packed(tensors: Any) -> Any:
+    """Return outputs as a torch operator does: none, one tensor, or a tuple."""
+    if not tensors:
+        return None
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _refuse_gradients(runtime: OpRuntime, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> None:
+    """Raise if the caller expects a derivative: a result that silently has none would train nothing."""
+    wanting = [
+        name
+        for name, tensor in zip(runtime.signature.inputs, inputs, strict=True)
+        if tensor is not None and _wants_derivative(tensor)
+    ]
+    if not wanting:
+        return
+    outputs = runtime.bind(inputs, params).outputs.values()
+    if any(torch_dtype(meta.dtype).is_floating_point for meta in outputs):
+        raise AutogradNotSupportedError(
+            runtime.entry.name,
+            argument=wanting[0],
+            got="a tensor that requires grad",
+            expected="no gradient",
+            rule="the op has no backward",
+            message=(
+                f"{wanting[0]} requires grad and the op has no backward; "
+                "call it under torch.no_grad() or on a detached tensor"
+            ),
+        )
+
+
+def _wants_derivative(tensor: torch.Tensor) -> bool:
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return True
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None

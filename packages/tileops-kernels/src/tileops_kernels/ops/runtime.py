@@ -1,0 +1,260 @@
+"""What one op does when it is called: the eager fast path, the checked slow path, and the way into the
+dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import forward_ad
+
+from tileops_kernels.dtypes import torch_dtype
+from tileops_kernels.errors import LayoutError, NotImplementedOpError
+from tileops_kernels.ops import checks, library
+from tileops_kernels.ops.mutation import Mutation
+from tileops_kernels.ops.plan import PlanCache, param_key, tensor_key
+from tileops_kernels.ops.registry import FLOWS
+from tileops_kernels.ops.signature import CallSignature
+from tileops_kernels.ops.values import checked_inputs, with_value_checks
+
+if TYPE_CHECKING:
+    from tileops_kernels.ops.commitments import Commitment
+    from tileops_kernels.ops.flows.base import Flow, Run
+    from tileops_manifest import Binding, Entry
+
+__all__ = ["OpRuntime", "is_eager"]
+
+# Exact types only: a subclass may override what any operation on it does.
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+_jit_tracing = torch._C._get_tracing_state
+_grad_enabled = torch.is_grad_enabled
+
+
+def is_eager(inputs: Sequence[Any]) -> bool:
+    """True if nothing but the kernel has to see this call: no mode, transform or tracer is active, every
+    input is a plain tensor, none needs a gradient and none is a lazily negated view."""
+    if (
+        _dispatch_modes()
+        or _function_modes()
+        or _functorch_level() is not None
+        or _jit_tracing() is not None
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    grad = _grad_enabled()
+    for tensor in inputs:
+        if tensor is not None and (
+            type(tensor) not in _PLAIN_TYPES
+            or (grad and tensor.requires_grad)
+            or tensor.is_neg()
+            or tensor.is_conj()
+        ):
+            return False
+    return True
+
+
+class OpRuntime:
+    """Everything derived from one manifest entry that calls of the op share. Thread-safe.
+
+    Attributes:
+        entry: the manifest entry.
+        signature: layout of the arguments.
+        plans: closures prepared so far, by plan key.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.signature = CallSignature.of(entry)
+        self.plans: PlanCache[Run] = PlanCache()
+        self._dtype_params = tuple(
+            i for i, name in enumerate(self.signature.params) if "dtype" in str(entry.params[name].type)
+        )
+        self.mutation = Mutation.of(entry, self.signature)
+        always = self.mutation is not None and not self.mutation.conditional
+        self.overload = None if always else library.register(self)
+        self.in_place_overload = None if self.mutation is None else library.register(self, self.mutation)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """The flow of the op. Reading it loads the flow modules.
+
+        Raises:
+            NotImplementedOpError: the op is spec-only.
+        """
+        flow = FLOWS.get(self.entry.name)
+        if flow is None:
+            raise NotImplementedOpError(
+                self.entry.name,
+                argument="op",
+                got="spec-only",
+                expected="implemented",
+                message="the op is spec-only: the manifest specifies it, and no kernel implements it",
+            )
+        return flow
+
+    @cached_property
+    def alignment(self) -> int:
+        """Bytes that plans distinguish the inputs' addresses by."""
+        return max((kernel.ALIGNMENT for kernel in self.flow.kernels), default=1)
+
+    def call(
+        self,
+        inputs: tuple[Any, ...],
+        params: tuple[Any, ...],
+        params_key: Hashable,
+        commitments: tuple[Commitment, ...] = (),
+    ) -> Any:
+        """Run the op. `params_key` stands for `params` and `commitments` in the plan key."""
+        if is_eager(inputs):
+            try:
+                key = self._key(params_key, inputs)
+            except RuntimeError:  # a layout without strides: the checks name it
+                return self.dispatch(inputs, params, commitments)
+            plan = self.plans.get(key)
+            if plan is not None:
+                return plan(*inputs)
+            if all(tensor is None or tensor.device.type in checks.SERVED_DEVICES for tensor in inputs):
+                return self._first_call(key, inputs, params, commitments)
+        return self.dispatch(inputs, params, commitments)
+
+    def dispatch(
+        self, inputs: tuple[Any, ...], params: tuple[Any, ...], commitments: tuple[Commitment, ...] = ()
+    ) -> Any:
+        """Run the op through PyTorch's dispatcher, after checks with better errors than the dispatcher's."""
+        checks.check_tensors(self.entry, inputs)
+        if not any(map(_is_symbolic, params)):
+            self.canonical_params(params)
+        for commitment in commitments:
+            commitment.check(inputs)
+        return self.call_overload(inputs, params)
+
+    def call_overload(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
+        """Call the torch operator: the whole path of a traced call."""
+        params = self._torch_params(params)
+        if self.mutation is not None and self.mutation.applies(params):
+            return self.mutation.restore(self.in_place_overload(*inputs, *params), inputs)
+        return self.overload(*inputs, *params)
+
+    def execute(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
+        """Run on real tensors, below the dispatcher: what `torch.ops.tileops.<name>` does on CPU and CUDA."""
+        key = self._key(tuple([param_key(value) for value in params]), inputs)
+        plan = self.plans.get(key)
+        if plan is not None:
+            return plan(*inputs)
+        return self._first_call(key, inputs, params, ())
+
+    def bind(self, inputs: Sequence[torch.Tensor | None], params: Sequence[Any]) -> Binding:
+        """Check a call against the entry; see `checks.bind`."""
+        return checks.bind(self.entry, inputs, self._named(params))
+
+    def canonical_params(self, params: Sequence[Any]) -> dict[str, Any]:
+        """Check params and return them in the manifest's canonical form.
+
+        Raises:
+            ParamError: see `Entry.canonical_params`.
+        """
+        return self.entry.canonical_params(self._named(params))
+
+    def _torch_params(self, params: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return params as the dispatcher wants them: a dtype given by its name becomes the dtype."""
+        if not self._dtype_params:
+            return params
+        values = list(params)
+        for i in self._dtype_params:
+            if isinstance(values[i], str):
+                values[i] = torch_dtype(values[i])
+        return tuple(values)
+
+    def _named(self, params: Sequence[Any]) -> dict[str, Any]:
+        return {
+            name: checks.spec_value(value) for name, value in zip(self.signature.params, params, strict=True)
+        }
+
+    def _key(self, params_key: Hashable, inputs: Sequence[torch.Tensor | None]) -> Hashable:
+        if self.alignment == 1:
+            return (params_key, tensor_key(inputs))
+        offsets = tuple([None if t is None else t.data_ptr() % self.alignment for t in inputs])
+        return (params_key, tensor_key(inputs), offsets)
+
+    def _first_call(
+        self,
+        key: Hashable,
+        inputs: tuple[Any, ...],
+        params: tuple[Any, ...],
+        commitments: tuple[Commitment, ...],
+    ) -> Any:
+        plan = self._prepare(inputs, params, commitments)
+        result = plan(*inputs)
+        # Only a call that went through earns its place: an error must not be remembered as a plan.
+        self.plans.put(key, plan)
+        return result
+
+    def _prepare(
+        self, inputs: tuple[Any, ...], params: tuple[Any, ...], commitments: tuple[Commitment, ...]
+    ) -> Run:
+        checks.check_tensors(self.entry, inputs)
+        binding = self.bind(inputs, params)
+        for commitment in commitments:
+            commitment.check(inputs)
+        run = self.flow.prepare(binding, inputs)
+        device = checks.first_tensor(inputs).device
+        domains = checked_inputs(binding)
+        if domains:
+            run = with_value_checks(run, self.entry, domains, device)
+        if self.mutation is not None and self.mutation.applies(params):
+            self._check_writable(inputs)
+            run = _with_version_bumps(run, self.mutation.inputs)
+        if device.type == "cuda" and torch.cuda.device_count() > 1:
+            run = _on_device(run, device)
+        return run
+
+    def _check_writable(self, inputs: Sequence[torch.Tensor | None]) -> None:
+        for i in self.mutation.inputs:
+            tensor = inputs[i]
+            if tensor is not None and any(
+                n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)
+            ):
+                raise LayoutError(
+                    self.entry.name,
+                    argument=f"{self.signature.inputs[i]}.stride()",
+                    got=tensor.stride(),
+                    expected="no two elements in one place",
+                    rule="an input that is written is not an expanded view",
+                )
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_is_symbolic, value))
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _with_version_bumps(run: Run, mutated: tuple[int, ...]) -> Run:
+    """Tell autograd that inputs were written: kernels write through raw pointers, which it cannot see."""
+
+    def bumped(*inputs: Any) -> Any:
+        result = run(*inputs)
+        torch.autograd.graph.increment_version([inputs[i] for i in mutated if inputs[i] is not None])
+        return result
+
+    return bumped
+
+
+def _on_device(run: Run, device: torch.device) -> Run:
+    """Make the inputs' device the current one while the closure runs. Only where there are several."""
+    index = device.index
+    current = torch._C._cuda_getDevice
+
+    def guarded(*inputs: Any) -> Any:
+        if current() == index:
+            return run(*inputs)
+        with torch.cuda.device(index):
+            return run(*inputs)
+
+    return guarded
