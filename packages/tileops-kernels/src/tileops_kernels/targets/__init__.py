@@ -1,0 +1,30 @@
+"""Targets: how a tile program becomes a callable on a device.
+
+>>> from tileops_kernels.targets import compile_program
+>>> program = compile_program(prim_func, "cpu")      # doctest: +SKIP
+>>> program(x, weight, y)                            # doctest: +SKIP
+"""
+
+from .api import compile_program
+from .base import CompiledProgram
+from .errors import (
+    CacheError,
+    CompilationError,
+    CompilerNotFoundError,
+    LaunchError,
+    LoweringError,
+    TargetError,
+    UnsupportedTileOpError,
+)
+
+__all__ = [
+    "CacheError",
+    "CompilationError",
+    "CompiledProgram",
+    "CompilerNotFoundError",
+    "LaunchError",
+    "LoweringError",
+    "TargetError",
+    "UnsupportedTileOpError",
+    "compile_program",
+]

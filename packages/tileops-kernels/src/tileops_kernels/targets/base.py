@@ -1,0 +1,45 @@
+"""What every target's compiled program is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from .arguments import Signature
+
+
+class CompiledProgram(ABC):
+    """A tile program compiled for one target.
+
+    Call it with torch tensors and Python numbers in the order of the program's parameters; outputs are allocated by the caller. Symbolic
+    sizes are read off the tensors. `launcher` is the same call without any check, for callers that have checked already.
+
+    Attributes:
+        signature: the parameters and their dtypes, shapes and symbolic sizes.
+        key: the content key under which the program is cached.
+        launcher: ``launcher(*args) -> None``, unchecked.
+
+    Raises:
+        LaunchError: an argument's count, type, dtype, shape, stride or device does not fit; names the parameter.
+    """
+
+    device_type: ClassVar[str]
+    launcher: Callable[..., None]
+
+    def __init__(self, signature: Signature, key: str) -> None:
+        self.signature = signature
+        self.key = key
+        self._check = signature.checker
+
+    def __call__(self, *args: object) -> None:
+        self._check(args, self.device_type)
+        self.launcher(*args)
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """The generated source of the device code."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.signature.program} {self.key[:12]}>"

@@ -1,0 +1,126 @@
+"""The system C++ compiler: which one, what it is, and how it is called."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ..errors import CompilationError, CompilerNotFoundError
+
+COMPILER_VARIABLES: Final = ("TILEOPS_CXX", "CXX")
+_CANDIDATES: Final = ("g++", "c++", "clang++")
+SUPPORT_HEADERS: Final = Path(__file__).parent
+
+# Nothing here changes what a program computes. Left out on purpose: -ffast-math, -fassociative-math, -fno-signed-zeros and
+# -ffinite-math-only, which break compensated sums, signed zeros and NaN tests. Reductions that may be reassociated are marked one by one
+# in the generated code, with `omp simd reduction`.
+FLAGS: Final = (
+    "-std=gnu++17",
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",  # no errno from sqrt and the like: nobody reads it
+    "-fno-trapping-math",  # floating-point exceptions are never unmasked
+    "-ffp-contract=fast",  # a * b + c in one rounding, as nvcc does by default
+    "-fwrapv",  # integer overflow wraps, as on the GPU and in torch
+    "-fno-strict-aliasing",  # T.view reads memory under another dtype
+    "-fopenmp",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fvisibility=hidden",
+    "-fPIC",
+    "-shared",
+    "-pipe",
+    "-w",
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler and its version line."""
+
+    path: str
+    version: str
+
+
+def find_compiler() -> Compiler:
+    """The compiler that `$TILEOPS_CXX` or `$CXX` names, else g++, c++ or clang++ on the PATH; raises `CompilerNotFoundError`."""
+    for variable in COMPILER_VARIABLES:
+        named = os.environ.get(variable)
+        if named:
+            path = shutil.which(named)
+            if path is None:
+                raise CompilerNotFoundError(
+                    f"${variable} names {named!r}, which is not an executable; {_INSTALL}"
+                )
+            return _describe(path)
+    for candidate in _CANDIDATES:
+        path = shutil.which(candidate)
+        if path is not None:
+            return _describe(path)
+    raise CompilerNotFoundError(
+        f"no C++ compiler on the PATH (looked for {', '.join(_CANDIDATES)}); {_INSTALL}"
+    )
+
+
+_INSTALL: Final = "install one: `apt install g++`, `dnf install gcc-c++` or `conda install gxx`"
+
+
+@functools.lru_cache(maxsize=8)
+def _describe(path: str) -> Compiler:
+    try:
+        shown = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompilerNotFoundError(f"{path} does not run ({error}); {_INSTALL}") from error
+    return Compiler(path, shown.splitlines()[0] if shown else "unknown")
+
+
+@functools.lru_cache(maxsize=1)
+def instruction_set() -> str:
+    """What -march=native depends on: a binary built for one machine must not be loaded on another."""
+    lines = {platform.machine()}
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in (
+                "vendor_id",
+                "cpu family",
+                "model",
+                "model name",
+                "flags",
+                "Features",
+                "CPU part",
+            ):
+                lines.add(f"{name.strip()}={value.strip()}")
+    except OSError:
+        lines.add(platform.processor())
+    return "\n".join(sorted(lines))
+
+
+def build(compiler: Compiler, source: Path, output: Path) -> None:
+    """Compile one file to a shared library; raises `CompilationError` with the compiler's own words."""
+    command = [compiler.path, *FLAGS, "-I", str(SUPPORT_HEADERS), source.name, "-o", output.name]
+    environment = {
+        **os.environ,
+        "TMPDIR": str(output.parent),
+        "LC_ALL": "C",
+    }  # its temporary files go where ours are removed
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, cwd=output.parent, env=environment, check=False
+        )
+    except OSError as error:
+        raise CompilerNotFoundError(f"{compiler.path} does not run ({error}); {_INSTALL}") from error
+    if result.returncode:
+        hint = "; install its OpenMP runtime (`apt install libomp-dev`)" if "omp" in result.stderr else ""
+        raise CompilationError(
+            f"{compiler.version} failed with exit code {result.returncode}{hint}\n{result.stderr.strip()[:4000]}",
+            source.read_text(),
+        )

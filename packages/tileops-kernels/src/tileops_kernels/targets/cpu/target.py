@@ -1,0 +1,173 @@
+"""Compile a tile program for the CPU, through the on-disk cache, and launch it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import tilelang
+import torch
+import tvm
+from tilelang.engine.semantic_check import PreLowerSemanticCheck
+from tvm import tirx
+
+from ... import dtypes
+from .. import arguments, cache
+from ..arguments import ScalarParameter, Signature, TensorParameter
+from ..base import CompiledProgram
+from ..errors import CompilationError, LoweringError, TargetError
+from .compiler import FLAGS, SUPPORT_HEADERS, build, find_compiler, instruction_set
+from .context import Options
+from .program import ENTRY_POINT, OUT_OF_MEMORY, translate
+
+_LIBRARY: Final = "program.so"
+_SOURCE: Final = "program.cpp"
+_ASSERTS: Final = "asserts.json"
+_SCALARS: Final = {
+    "bool": ctypes.c_bool,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+    **{
+        f"{sign}int{bits}": getattr(ctypes, f"c_{sign}int{bits}")
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+
+_programs: dict[str, CpuProgram] = {}
+_locks: dict[str, threading.Lock] = {}
+_guard = threading.Lock()
+
+
+def compile_cpu(
+    func: tirx.PrimFunc, options: Options, pass_configs: Mapping[str, object] | None = None
+) -> CpuProgram:
+    """Compile, or take from the cache. Of threads that ask for one program at once, one compiles it."""
+    text = func.script(show_meta=True)
+    compiler = find_compiler()
+    key = cache.digest(
+        _fingerprint(),
+        text,
+        repr(options),
+        repr(sorted((pass_configs or {}).items())),
+        compiler.version,
+        instruction_set(),
+        *FLAGS,
+    )
+    with _guard:
+        lock = _locks.setdefault(key, threading.Lock())
+    with lock:
+        program = _programs.get(key)
+        if program is None:
+            signature = Signature.of(func)
+            entry = cache.load("cpu", key) or cache.publish(
+                "cpu", key, functools.partial(_build, func, signature, options, pass_configs)
+            )
+            program = _programs[key] = CpuProgram(signature, key, entry)
+    return program
+
+
+def _build(
+    func: tirx.PrimFunc, signature: Signature, options: Options, pass_configs: Mapping | None, work: Path
+) -> Mapping[str, object]:
+    _check_semantics(func, pass_configs)
+    translation = translate(func, signature, options)
+    (work / _SOURCE).write_text(translation.source)
+    compiler = find_compiler()
+    build(compiler, work / _SOURCE, work / _LIBRARY)
+    (work / _ASSERTS).write_text(json.dumps(translation.asserts))
+    return {"program": signature.program, "compiler": compiler.version, "parallel": translation.parallel}
+
+
+def _check_semantics(func: tirx.PrimFunc, pass_configs: Mapping[str, object] | None) -> None:
+    """TileLang's own checks of the program as written: loop nests, fragment indices."""
+    try:
+        with tvm.transform.PassContext(opt_level=3, config=dict(pass_configs or {})):
+            PreLowerSemanticCheck(tvm.IRModule({"main": func}))
+    except Exception as error:  # TVM raises many classes, without a common base
+        raise LoweringError(f"TileLang refuses the program: {error}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _fingerprint() -> str:
+    """The rewrite is part of what a library's content depends on: our sources, and TileLang's version."""
+    sha = hashlib.sha256(tilelang.__version__.encode())
+    for path in sorted(
+        [
+            *SUPPORT_HEADERS.glob("*.py"),
+            *SUPPORT_HEADERS.glob("*.h"),
+            Path(arguments.__file__),
+            Path(dtypes.__file__),
+        ]
+    ):
+        sha.update(path.name.encode() + path.read_bytes())
+    return sha.hexdigest()
+
+
+class CpuProgram(CompiledProgram):
+    """A tile program that runs on CPU tensors."""
+
+    device_type = "cpu"
+
+    def __init__(self, signature: Signature, key: str, entry: cache.CacheEntry) -> None:
+        super().__init__(signature, key)
+        self._entry = entry
+        self._asserts = tuple(json.loads(entry.file(_ASSERTS).read_text()))
+        self._source = entry.file(_SOURCE).read_text()
+        try:
+            self._library = ctypes.CDLL(str(entry.file(_LIBRARY)))
+        except OSError as error:
+            raise CompilationError(
+                f"{signature.program}: the compiled library does not load: {error}", self._source
+            ) from error
+        self.launcher = self._make_launcher(getattr(self._library, ENTRY_POINT))
+
+    @property
+    def source(self) -> str:
+        """The generated C++."""
+        return self._source
+
+    def _make_launcher(self, function: Callable[..., int]) -> Callable[..., None]:
+        parameters, dimensions = self.signature.parameters, self.signature.dimensions
+        tensors = [isinstance(p, TensorParameter) for p in parameters]
+        function.restype = ctypes.c_int
+        function.argtypes = [
+            ctypes.c_int,
+            *(
+                ctypes.c_void_p if is_tensor else _scalar_type(p)
+                for is_tensor, p in zip(tensors, parameters, strict=True)
+            ),
+            *(_SCALARS[d.dtype] for d in dimensions),
+        ]
+        sizes = [(d.parameter, d.axis) for d in dimensions if not d.is_stride]
+        strides = [(d.parameter, d.axis) for d in dimensions if d.is_stride]
+        in_order = sizes + strides == [(d.parameter, d.axis) for d in dimensions]
+        threads, check = torch.get_num_threads, self._check_status
+
+        def launch(*args: object) -> None:
+            values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
+            if in_order:
+                values += [args[i].shape[axis] for i, axis in sizes]
+                values += [args[i].stride(axis) for i, axis in strides]
+            else:
+                values += [d.read(args) for d in dimensions]
+            status = function(threads(), *values)
+            if status:
+                check(status)
+
+        return launch
+
+    def _check_status(self, status: int) -> None:
+        if status == OUT_OF_MEMORY:
+            raise MemoryError(f"{self.signature.program}: no memory for the blocks' working storage")
+        raise TargetError(f"{self.signature.program}: {self._asserts[status - OUT_OF_MEMORY - 1]}")
+
+
+def _scalar_type(parameter: ScalarParameter) -> type:
+    return _SCALARS.get(parameter.dtype, ctypes.c_float)  # narrow floats travel as float
