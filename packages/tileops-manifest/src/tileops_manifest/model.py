@@ -96,9 +96,9 @@ class RuleModel(Record):
     message: Annotated[str, Field(min_length=1)]
 
 
-Nan = Literal["propagate", "first", "false", "true", "different", "tested", "copied", "none"]
-Inf = Literal["ieee", "copied", "none"]
-NegativeZero = Literal["ieee", "copied", "zero", "none"]
+Nan = Literal["propagate", "first", "false", "true", "tested", "copied", "undefined", "none"]
+Inf = Literal["ieee", "nan", "copied", "none"]
+NegativeZero = Literal["ieee", "either", "copied", "zero", "none"]
 Ties = Literal["first", "any", "none"]
 Empty = Literal["empty", "zero", "one", "nan", "true", "false", "-inf", "error"]
 Accumulate = Literal["none", "exact", "int64", "float32", "float64"]
