@@ -58,10 +58,17 @@ def list_ops(*, implemented: bool | None = None) -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in CATALOG.manifest:
-        return CATALOG.op(name)
-    if name in CATALOG.op_of_function:
-        return CATALOG.function(name)
+    make = (
+        CATALOG.op
+        if name in CATALOG.manifest
+        else CATALOG.function
+        if name in CATALOG.op_of_function
+        else None
+    )
+    if make is not None:
+        # Kept as an attribute, so that the next access does not come here. Some shadow builtins (sum, any):
+        # nothing in this module may use those.
+        return globals().setdefault(name, make(name))
     hint = suggest(name, [*CATALOG.manifest.entries, *CATALOG.op_of_function])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=None)
 

@@ -14,6 +14,8 @@ from tileops_kernels.ops.runtime import OpRuntime
 if TYPE_CHECKING:
     from tileops_manifest import Binding, Entry
 
+_is_compiling = torch.compiler.is_compiling
+
 __all__ = ["Op", "make_class"]
 
 
@@ -64,7 +66,11 @@ class Op:
         canonical = runtime.canonical_params(values)
         self._params = values
         self._commitments = commitments_of(self.entry, dims, canonical)
-        self._key = (tuple([param_key(value) for value in values]), tuple(sorted(dims.items())))
+        self._key = (
+            tuple([param_key(value) for value in values]),
+            tuple([(name, param_key(dims[name])) for name in sorted(dims)]),
+        )
+        self._arity = len(runtime.signature.inputs)
         self._arguments = (args, kwargs | dims)
         _ = runtime.flow  # a spec-only op is refused here, not at the first call
 
@@ -89,8 +95,9 @@ class Op:
             OpError: the call fits and cannot be run (DeviceError, LayoutError, ValueDomainError ...).
         """
         runtime = self._runtime
-        inputs = runtime.signature.fill_inputs(inputs, named)
-        if torch.compiler.is_compiling():
+        if named or len(inputs) != self._arity:
+            inputs = runtime.signature.fill_inputs(inputs, named)
+        if _is_compiling():
             for commitment in self._commitments:
                 commitment.check(inputs)
             return runtime.call_overload(inputs, self._params)

@@ -7,7 +7,7 @@ under `torch.compile` as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +60,17 @@ def commitments_of(
 
     Raises:
         ParamError: a value is not a size (or sizes, for a pack).
-        InputTypeError: the dim stands in no input on its own.
+        InputTypeError: no input shows where the dim stands.
     """
-    return tuple(_commitment(entry, name, value, params) for name, value in given.items())
+    sizes = {name: _sizes(entry, name, value) for name, value in given.items()}
+    lengths = {name: len(value) for name, value in sizes.items() if entry.dims[name].pack}
+    for spec in entry.params.values():
+        if spec.binds is not None and isinstance(params[spec.name], list | tuple):
+            lengths.setdefault(spec.binds, len(params[spec.name]))
+    return tuple(_commitment(entry, name, value, params, lengths) for name, value in sizes.items())
 
 
-def _commitment(entry: Entry, name: str, value: Any, params: Mapping[str, Any]) -> Commitment:
+def _sizes(entry: Entry, name: str, value: Any) -> tuple[int, ...]:
     pack = entry.dims[name].pack
     sizes = tuple(value) if pack and isinstance(value, list | tuple) else (value,)
     if (pack and not isinstance(value, list | tuple)) or not all(type(n) is int and n >= 0 for n in sizes):
@@ -76,30 +81,42 @@ def _commitment(entry: Entry, name: str, value: Any, params: Mapping[str, Any]) 
             argument=name,
             got=value,
             expected=expected,
-            rule="commitment",
+            rule="dims given at construction are sizes",
         )
-    places = tuple(_places(entry, name, params))
+    return sizes
+
+
+def _commitment(
+    entry: Entry, name: str, sizes: tuple[int, ...], params: Mapping[str, Any], lengths: Mapping[str, int]
+) -> Commitment:
+    places = tuple(_places(entry, name, params, lengths))
     if not places:
         raise InputTypeError(
             entry.name,
             argument=name,
-            message=f"{name} cannot be given at construction: no input has it as a dim of its own",
+            message=f"{name} cannot be given at construction: no input shows where it stands",
         )
     return Commitment(entry.name, name, sizes, places)
 
 
-def _places(entry: Entry, name: str, params: Mapping[str, Any]) -> Any:
+def _places(
+    entry: Entry, name: str, params: Mapping[str, Any], lengths: Mapping[str, int]
+) -> Iterator[tuple[str, int, int, int | None]]:
     for position, (argument, spec) in enumerate(entry.inputs.items()):
         items = spec.shape.select(params).items
-        packs = [i for i, item in enumerate(items) if item.pack]
+        widths = [lengths.get(item.name) if item.pack else 1 for item in items]
         for i, item in enumerate(items):
-            # Axes can be told from the left before the only pack, from the right behind it.
-            if item.name != name or item.expression is not None or len(packs) > 1:
+            if item.name != name or item.expression is not None:
                 continue
-            behind = len(items) - i - 1
-            if item.pack:
-                yield argument, position, i, -behind if behind else None
-            elif packs and packs[0] < i:
-                yield argument, position, -behind - 1, -behind if behind else None
-            else:
-                yield argument, position, i, i + 1
+            before, behind = _total(widths[:i]), _total(widths[i + 1 :])
+            if before is not None and widths[i] is not None:
+                yield argument, position, before, before + widths[i]
+            elif behind is not None and widths[i] is not None:
+                yield argument, position, -behind - widths[i], -behind or None
+            elif before is not None and behind is not None:
+                yield argument, position, before, -behind or None
+
+
+def _total(widths: Sequence[int | None]) -> int | None:
+    """Return the number of axes that items take, None if one is a pack of unknown length."""
+    return None if None in widths else sum(widths)

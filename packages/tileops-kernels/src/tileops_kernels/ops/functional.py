@@ -10,6 +10,8 @@ import torch
 from tileops_kernels.ops.plan import param_key
 from tileops_kernels.ops.runtime import OpRuntime
 
+_is_compiling = torch.compiler.is_compiling
+
 __all__ = ["make_function"]
 
 
@@ -18,12 +20,15 @@ def make_function(runtime: OpRuntime, doc: str) -> Callable[..., Any]:
     signature = runtime.signature
     count = len(signature.inputs)
 
+    fill, call = signature.fill, runtime.call
+
     def function(*args: Any, **kwargs: Any) -> Any:
-        values = signature.fill(args, kwargs)
-        inputs, params = values[:count], values[count:]
-        if torch.compiler.is_compiling():
-            return runtime.call_overload(inputs, params)
-        return runtime.call(inputs, params, tuple([param_key(value) for value in params]))
+        values = fill(args, kwargs)
+        if _is_compiling():
+            return runtime.call_overload(values[:count], values[count:])
+        # Without keywords, what is not in `args` has its default: the key may leave it out.
+        given = values if kwargs else args
+        return call(values[:count], values[count:], tuple([param_key(value) for value in given[count:]]))
 
     function.__name__ = function.__qualname__ = runtime.entry.function_name
     function.__module__ = "tileops_kernels.ops"

@@ -39,14 +39,19 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
     count = len(runtime.signature.inputs)
     specs = [spec for spec in runtime.entry.outputs.values() if not (mutation and spec.alias)]
 
+    # PyTorch leaves out trailing arguments that equal the schema's defaults.
+    def split(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        values = args + runtime.signature.defaults[len(args) :]
+        return values[:count], values[count:]
+
     def execute(*args: Any) -> Any:
-        result = runtime.execute(args[:count], args[count:])
+        result = runtime.execute(*split(args))
         return _packed(mutation.drop(result)) if mutation else result
 
     def fake(*args: Any) -> Any:
-        inputs = args[:count]
+        inputs, params = split(args)
         anchor = first_tensor(inputs)
-        outputs = runtime.bind(inputs, args[count:]).outputs
+        outputs = runtime.bind(inputs, params).outputs
         return _packed(
             [
                 anchor.new_empty(outputs[spec.name].shape, dtype=torch_dtype(outputs[spec.name].dtype))
@@ -55,7 +60,7 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
         )
 
     def autograd(*args: Any) -> Any:
-        _refuse_gradients(runtime, args[:count], args[count:])
+        _refuse_gradients(runtime, *split(args))
         with torch._C._AutoDispatchBelowAutograd():
             return overload(*args)
 

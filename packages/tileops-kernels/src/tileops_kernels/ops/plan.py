@@ -8,10 +8,20 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
-__all__ = ["PlanCache", "param_key", "tensor_key"]
+__all__ = ["PlanCache", "eager_key", "param_key", "tensor_key"]
 
 T = TypeVar("T")
+
+# Exact types only: a subclass may override what any operation on it does.
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+_jit_tracing = torch._C._get_tracing_state
+_grad_enabled = torch.is_grad_enabled
 
 _ATOMS = frozenset({int, bool, str, type(None), torch.dtype})
 
@@ -61,29 +71,60 @@ class PlanCache(Generic[T]):
             return len(self._young) + len(self._old)
 
 
-def tensor_key(tensors: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
-    """Return everything about tensors that a plan may depend on, short of their addresses.
+def tensor_key(params_key: Hashable, tensors: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    """Return the plan key of a call: its params, and all that plans depend on of tensors but their addresses.
 
-    >>> tensor_key([torch.empty(2, 3), None])
-    ((torch.Size([2, 3]), (3, 1), torch.float32, device(type='cpu')), None)
+    >>> tensor_key((), [torch.empty(2, 3), None])
+    ((), torch.Size([2, 3]), (3, 1), torch.float32, device(type='cpu'), None)
     """
-    return tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors])
+    key: list[Any] = [params_key]
+    for tensor in tensors:
+        if tensor is None:
+            key.append(None)
+        else:
+            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    return tuple(key)
+
+
+def eager_key(params_key: Hashable, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the plan key, or None where more than the kernel has to see the call.
+
+    That is: a mode, a transform or a tracer is active, or an input is no plain tensor, needs a gradient, or
+    is a lazily negated view. The loop of `tensor_key` is repeated here: this is every eager call's path.
+    """
+    if (
+        _dispatch_modes()
+        or _function_modes()
+        or _functorch_level() is not None
+        or _jit_tracing() is not None
+        or forward_ad._current_level >= 0
+    ):
+        return None
+    grad = _grad_enabled()
+    key: list[Any] = [params_key]
+    for tensor in inputs:
+        if tensor is None:
+            key.append(None)
+        elif type(tensor) not in _PLAIN_TYPES or (grad and tensor.requires_grad) or tensor.is_neg():
+            return None
+        else:
+            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    return tuple(key)
 
 
 def param_key(value: Any) -> Hashable:
-    """Return a key that tells param values apart by type too: `1`, `1.0` and `True` are equal and not the
-    same.
+    """Return a key that tells values apart by type too: `1`, `1.0` and `True` are equal and not the same.
 
-    >>> len({param_key(v) for v in (1, 1.0, True, [1], (1,), [1.0], 0.0, -0.0)})
-    8
+    >>> len({param_key(v) for v in (1, 1.0, True, [1], (1,), [1.0], [True], 0.0, -0.0)})
+    9
     """
     kind = type(value)
     if kind in _ATOMS:
         return (kind, value)
     if kind is float:
-        return (kind, value.hex())
+        # Zeros of either sign are equal, and a NaN equals nothing: those go by their text.
+        return (kind, value) if value and value == value else (kind, repr(value))
     if isinstance(value, list | tuple):
         return (kind, tuple([param_key(item) for item in value]))
-    # What is left is refused by the checks, or a number of another library (numpy), whose repr has type and
-    # value.
+    # What is left is refused by the checks, or a number of another library, whose repr has type and value.
     return (kind, repr(value))

@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd import forward_ad
 
 from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.errors import LayoutError, NotImplementedOpError
 from tileops_kernels.ops import checks, library
 from tileops_kernels.ops.mutation import Mutation
-from tileops_kernels.ops.plan import PlanCache, param_key, tensor_key
+from tileops_kernels.ops.plan import PlanCache, eager_key, param_key, tensor_key
 from tileops_kernels.ops.registry import FLOWS
 from tileops_kernels.ops.signature import CallSignature
 from tileops_kernels.ops.values import checked_inputs, with_value_checks
@@ -24,39 +23,7 @@ if TYPE_CHECKING:
     from tileops_kernels.ops.flows.base import Flow, Run
     from tileops_manifest import Binding, Entry
 
-__all__ = ["OpRuntime", "is_eager"]
-
-# Exact types only: a subclass may override what any operation on it does.
-_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
-
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_functorch_level = torch._C._functorch.peek_interpreter_stack
-_jit_tracing = torch._C._get_tracing_state
-_grad_enabled = torch.is_grad_enabled
-
-
-def is_eager(inputs: Sequence[Any]) -> bool:
-    """True if nothing but the kernel has to see this call: no mode, transform or tracer is active, every
-    input is a plain tensor, none needs a gradient and none is a lazily negated view."""
-    if (
-        _dispatch_modes()
-        or _function_modes()
-        or _functorch_level() is not None
-        or _jit_tracing() is not None
-        or forward_ad._current_level >= 0
-    ):
-        return False
-    grad = _grad_enabled()
-    for tensor in inputs:
-        if tensor is not None and (
-            type(tensor) not in _PLAIN_TYPES
-            or (grad and tensor.requires_grad)
-            or tensor.is_neg()
-            or tensor.is_conj()
-        ):
-            return False
-    return True
+__all__ = ["OpRuntime"]
 
 
 class OpRuntime:
@@ -111,17 +78,20 @@ class OpRuntime:
         commitments: tuple[Commitment, ...] = (),
     ) -> Any:
         """Run the op. `params_key` stands for `params` and `commitments` in the plan key."""
-        if is_eager(inputs):
-            try:
-                key = self._key(params_key, inputs)
-            except RuntimeError:  # a layout without strides: the checks name it
-                return self.dispatch(inputs, params, commitments)
-            plan = self.plans.get(key)
-            if plan is not None:
-                return plan(*inputs)
-            if all(tensor is None or tensor.device.type in checks.SERVED_DEVICES for tensor in inputs):
-                return self._first_call(key, inputs, params, commitments)
-        return self.dispatch(inputs, params, commitments)
+        try:
+            key = eager_key(params_key, inputs)
+        except RuntimeError:  # a layout without strides: the checks name it
+            return self.dispatch(inputs, params, commitments)
+        if key is None:
+            return self.dispatch(inputs, params, commitments)
+        if self.alignment != 1:
+            key = (key, self._offsets(inputs))
+        plan = self.plans.get(key)
+        if plan is not None:
+            return plan(*inputs)
+        if any(tensor is not None and tensor.device.type not in checks.SERVED_DEVICES for tensor in inputs):
+            return self.dispatch(inputs, params, commitments)
+        return self._first_call(key, inputs, params, commitments)
 
     def dispatch(
         self, inputs: tuple[Any, ...], params: tuple[Any, ...], commitments: tuple[Commitment, ...] = ()
@@ -143,7 +113,9 @@ class OpRuntime:
 
     def execute(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
         """Run on real tensors, below the dispatcher: what `torch.ops.tileops.<name>` does on CPU and CUDA."""
-        key = self._key(tuple([param_key(value) for value in params]), inputs)
+        key: Hashable = tensor_key(tuple([param_key(value) for value in params]), inputs)
+        if self.alignment != 1:
+            key = (key, self._offsets(inputs))
         plan = self.plans.get(key)
         if plan is not None:
             return plan(*inputs)
@@ -176,11 +148,8 @@ class OpRuntime:
             name: checks.spec_value(value) for name, value in zip(self.signature.params, params, strict=True)
         }
 
-    def _key(self, params_key: Hashable, inputs: Sequence[torch.Tensor | None]) -> Hashable:
-        if self.alignment == 1:
-            return (params_key, tensor_key(inputs))
-        offsets = tuple([None if t is None else t.data_ptr() % self.alignment for t in inputs])
-        return (params_key, tensor_key(inputs), offsets)
+    def _offsets(self, inputs: Sequence[torch.Tensor | None]) -> tuple[int | None, ...]:
+        return tuple([None if tensor is None else tensor.data_ptr() % self.alignment for tensor in inputs])
 
     def _first_call(
         self,

@@ -97,8 +97,6 @@ class CallSignature:
     def fill_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return one value per input, from a call of the class form. Raises like `fill`."""
         count = len(self.inputs)
-        if len(args) == count and not kwargs:
-            return args
         return self._fill(self.inputs, self.defaults[:count], count, args, kwargs)
 
     def fill_params(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
