@@ -1,0 +1,176 @@
+"""Attention forward over sequences of one length: multi-head, grouped-query, causal, sliding window.
+
+Flash attention: one block owns `block_m` query rows of one head and walks the keys once, keeping a running row maximum
+and row sum in float32. Scores are scaled into base 2 so that the exponential is one instruction; probabilities are
+rounded to the input dtype for the second product, which accumulates in float32.
+
+Source: arXiv:2205.14135, arXiv:2307.08691.
+"""
+
+import math
+from dataclasses import dataclass
+
+import tilelang.language as T
+
+from tileops_kernels.kernels.base import ConfigTable, Kernel
+
+__all__ = ["AttentionForwardKernel"]
+
+_ACC = "float32"
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """`block_m` query rows by `block_n` keys a step, `threads` that compute, `num_stages` of key/value copies."""
+
+    block_m: int
+    block_n: int
+    threads: int
+    num_stages: int
+
+
+class AttentionForwardKernel(Kernel):
+    """`o = softmax(q k^T / sqrt(D)) v` over `[B, S, H, D]`; batch and sequence are symbolic.
+
+    Query i sees keys `i - left .. i + right`, each side bounded or not; causal is `right = 0`. `left` and `right` are
+    run-time scalars: one compiled program serves every window.
+    """
+
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    ALIGNMENT = 16
+    MAX_HEAD_DIM = 256
+    # Only the exponential gains: without it every exp2 carries a rescue path for results below 2^-126.
+    PASS_CONFIGS = {"tl.enable_fast_math": True}
+    Config = AttentionConfig
+    CONFIGS = ConfigTable(
+        size=lambda s: s["head_dim"],
+        devices={
+            "cpu": ((None, AttentionConfig(64, 64, 128, 0)),),
+            # One stage: two do not lower for a masked loop on architectures without the bulk copy engine.
+            "sm_80": ((96, AttentionConfig(64, 64, 128, 1)), (None, AttentionConfig(64, 32, 128, 1))),
+            "sm_90a": ((128, AttentionConfig(128, 128, 256, 1)), (None, AttentionConfig(128, 64, 256, 1))),
+        },
+    )
+    # Rows that are not a multiple of 16 bytes are copied by the threads that compute, and their addresses take
+    # registers: smaller tiles.
+    UNALIGNED_CONFIGS = ConfigTable(
+        size=lambda s: s["head_dim"],
+        devices={
+            "cpu": ((None, AttentionConfig(64, 64, 128, 0)),),
+            "sm_80": ((192, AttentionConfig(64, 32, 128, 1)), (None, AttentionConfig(64, 16, 128, 1))),
+        },
+    )
+
+    @classmethod
+    def default_config(cls, *, target, arch, **sizes):
+        table = cls.CONFIGS if sizes["head_dim"] % 8 == 0 else cls.UNALIGNED_CONFIGS
+        return table.pick(target, arch, sizes)
+
+    @staticmethod
+    def program(*, heads, kv_heads, head_dim, dtype, left_bounded, right_bounded, config):
+        batch = T.dynamic("batch")
+        seq = T.dynamic("seq")
+        bm, bn = config.block_m, config.block_n
+        group = heads // kv_heads
+        depth = -(-head_dim // 16) * 16  # the tensor core takes 16 at a time; copies fill the rest with zeros
+        scale = math.log2(math.e) / math.sqrt(head_dim)
+        neg_inf = -T.infinity(_ACC)
+
+        @T.prim_func
+        def attention(
+            q: T.Tensor((batch, seq, heads, head_dim), dtype),
+            k: T.Tensor((batch, seq, kv_heads, head_dim), dtype),
+            v: T.Tensor((batch, seq, kv_heads, head_dim), dtype),
+            o: T.Tensor((batch, seq, heads, head_dim), dtype),
+            left: T.int32,
+            right: T.int32,
+        ):
+            with T.Kernel(T.ceildiv(seq, bm), heads, batch, threads=config.threads) as (bx, by, bz):
+                q_shared = T.alloc_shared((bm, depth), dtype)
+                k_shared = T.alloc_shared((bn, depth), dtype)
+                v_shared = T.alloc_shared((bn, depth), dtype)
+                o_shared = T.alloc_shared((bm, depth), dtype)
+                s_frag = T.alloc_fragment((bm, bn), _ACC)
+                p_frag = T.alloc_fragment((bm, bn), dtype)
+                o_frag = T.alloc_fragment((bm, depth), _ACC)
+                row_max = T.alloc_fragment((bm,), _ACC)
+                old_max = T.alloc_fragment((bm,), _ACC)
+                shift = T.alloc_fragment((bm,), _ACC)
+                rescale = T.alloc_fragment((bm,), _ACC)
+                part_sum = T.alloc_fragment((bm,), _ACC)
+                row_sum = T.alloc_fragment((bm,), _ACC)
+
+                # Bottom rows first: under a causal mask they have the most keys, and a long block must not start last.
+                row0 = (T.ceildiv(seq, bm) - 1 - bx) * bm
+                first = T.max(row0 - left, 0) // bn if left_bounded else 0
+                last = T.ceildiv(T.min(seq, row0 + bm + right), bn) if right_bounded else T.ceildiv(seq, bn)
+
+                T.copy(q[bz, row0 : row0 + bm, by, 0:depth], q_shared)
+                T.clear(o_frag)
+                T.clear(row_sum)
+                T.fill(row_max, neg_inf)
+
+                for step in T.Pipelined(first, last, num_stages=config.num_stages):
+                    T.copy(k[bz, step * bn : (step + 1) * bn, by // group, 0:depth], k_shared)
+                    T.gemm(
+                        q_shared,
+                        k_shared,
+                        s_frag,
+                        transpose_B=True,
+                        clear_accum=True,
+                        policy=T.GemmWarpPolicy.FullRow,
+                    )
+                    if right_bounded:
+                        if (step + 1) * bn > T.min(row0 + right + 1, seq):
+                            for i, j in T.Parallel(bm, bn):
+                                s_frag[i, j] = T.if_then_else(
+                                    step * bn + j <= T.min(row0 + i + right, seq - 1), s_frag[i, j], neg_inf
+                                )
+                    else:
+                        if (step + 1) * bn > seq:
+                            for i, j in T.Parallel(bm, bn):
+                                s_frag[i, j] = T.if_then_else(step * bn + j < seq, s_frag[i, j], neg_inf)
+                    if left_bounded:
+                        if step * bn < row0 + bm - 1 - left:
+                            for i, j in T.Parallel(bm, bn):
+                                s_frag[i, j] = T.if_then_else(
+                                    step * bn + j >= row0 + i - left, s_frag[i, j], neg_inf
+                                )
+
+                    T.copy(row_max, old_max)
+                    T.reduce_max(s_frag, row_max, dim=1, clear=False)
+                    for i in T.Parallel(bm):
+                        # A row that has seen no key yet has maximum -inf, and -inf - -inf is not 0.
+                        shift[i] = T.if_then_else(row_max[i] == neg_inf, 0.0, row_max[i] * scale)
+                        rescale[i] = T.exp2(old_max[i] * scale - shift[i])
+                    for i, j in T.Parallel(bm, bn):
+                        s_frag[i, j] = T.exp2(s_frag[i, j] * scale - shift[i])
+                    T.reduce_sum(s_frag, part_sum, dim=1)
+                    for i in T.Parallel(bm):
+                        row_sum[i] = row_sum[i] * rescale[i] + part_sum[i]
+                    T.copy(s_frag, p_frag)
+                    for i, d in T.Parallel(bm, depth):
+                        o_frag[i, d] *= rescale[i]
+                    T.copy(v[bz, step * bn : (step + 1) * bn, by // group, 0:depth], v_shared)
+                    T.gemm(p_frag, v_shared, o_frag, policy=T.GemmWarpPolicy.FullRow)
+
+                for i, d in T.Parallel(bm, depth):
+                    o_frag[i, d] /= row_sum[i]
+                T.copy(o_frag, o_shared)
+                T.copy(o_shared, o[bz, row0 : row0 + bm, by, 0:depth])
+
+        return attention
+
+    @classmethod
+    def samples(cls):
+        llama = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
+        causal = {"left_bounded": False, "right_bounded": True}
+        return (
+            {**llama, **causal},
+            {**llama, "left_bounded": False, "right_bounded": False},
+            {**llama, "left_bounded": True, "right_bounded": True},
+            *(
+                {**llama, **causal, "head_dim": d, "dtype": "float16"}
+                for d in (64, 72, 80, 96, 100, 192, 250, 256)
+            ),
+        )

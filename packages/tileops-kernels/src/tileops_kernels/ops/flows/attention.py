@@ -1,0 +1,81 @@
+"""Attention over whole sequences: multi-head, grouped-query, sliding window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tileops_kernels.errors import NotImplementedOpError
+from tileops_kernels.kernels.attention import AttentionForwardKernel
+from tileops_kernels.ops.flows._layout import MAX_GRID_Z, reader
+from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
+
+if TYPE_CHECKING:
+    from tileops_manifest import Binding
+
+__all__ = ["OPS", "AttentionForward"]
+
+
+def _window(params: dict, seq: int) -> tuple[int | None, int | None]:
+    """Return how many keys to the left and right of itself a query sees; None means all of them.
+
+    A negative size in the params means unbounded, and causal bounds the right side by 0. A size past the sequence is
+    cut to it: that changes nothing, keeps the run-time scalar small and leaves the choice of program to the params.
+    """
+    left, right = params.get("window_size_left", -1), params.get("window_size_right", -1)
+    if params["is_causal"]:
+        right = 0
+    return (None if left < 0 else min(left, seq)), (None if right < 0 else min(right, seq))
+
+
+class AttentionForward(Flow):
+    """`o = softmax(mask(q k^T / sqrt(D))) v` over `[B, S, H, D]`."""
+
+    kernels = (AttentionForwardKernel,)
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        op, (q, k, v) = binding.entry.name, inputs
+        dtype = binding.inputs["q"].dtype
+        require_dtypes(op, AttentionForwardKernel, q=dtype)
+        batch, seq, heads, head_dim = q.shape
+        if head_dim > AttentionForwardKernel.MAX_HEAD_DIM:
+            raise NotImplementedOpError(
+                op,
+                argument="q.shape[3]",
+                got=head_dim,
+                expected=f"at most {AttentionForwardKernel.MAX_HEAD_DIM}",
+            )
+        if q.numel() == 0:
+            return lambda q, k, v: q.new_empty(q.shape)
+
+        left, right = _window(binding.params, seq)
+        program = AttentionForwardKernel.compiled(
+            q.device,
+            heads=heads,
+            kv_heads=k.shape[2],
+            head_dim=head_dim,
+            dtype=dtype,
+            left_bounded=left is not None,
+            right_bounded=right is not None,
+        )
+        read_q, read_k, read_v = (reader(t, AttentionForwardKernel) for t in (q, k, v))
+        left, right = left or 0, right or 0
+
+        def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            o = q.new_empty(q.shape)
+            q, k, v = read_q(q), read_k(k), read_v(v)
+            for start in range(0, batch, MAX_GRID_Z):
+                part = slice(start, start + MAX_GRID_Z)
+                program(q[part], k[part], v[part], o[part], left, right)
+            return o
+
+        return run
+
+
+OPS: dict[str, Flow] = {
+    "MultiHeadAttentionFwdOp": AttentionForward(),
+    "GroupedQueryAttentionFwdOp": AttentionForward(),
+    "GroupedQueryAttentionSlidingWindowFwdOp": AttentionForward(),
+}

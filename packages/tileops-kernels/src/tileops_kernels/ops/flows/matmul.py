@@ -1,0 +1,123 @@
+"""Matrix products: `GemmFwdOp`, `BmmFwdOp`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tileops_kernels.kernels.bmm import BmmKernel
+from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel
+from tileops_kernels.ops.flows._layout import MAX_GRID_Z, Read, dense_copy, is_aligned, same
+from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
+
+if TYPE_CHECKING:
+    from tileops_manifest import Binding
+
+__all__ = ["OPS", "Bmm", "Gemm"]
+
+
+def _flipped(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.mT
+
+
+def _flipped_copy(tensor: torch.Tensor) -> torch.Tensor:
+    return dense_copy(tensor.mT)
+
+
+def _operand(tensor: torch.Tensor, transposed: bool, kernel: type, static_rows: bool) -> tuple[bool, Read]:
+    """Decide how a kernel reads one operand: whether as the transpose, and what is done to the tensor first.
+
+    A row-major operand is read as it is, a column-major one (a `.mT` view) as the transpose of its storage. Anything
+    else is copied once, and so is what the copy engine of a GPU cannot address: a start that is not aligned, or, with
+    a row length that the program does not know (`static_rows` False), rows that are not.
+    """
+    flip = not tensor.is_contiguous() and tensor.mT.is_contiguous()
+    stored_transposed = transposed ^ flip
+    if tensor.device.type == "cuda" and stored_transposed and not static_rows:
+        row_bytes = tensor.shape[-2 if flip else -1] * tensor.element_size()
+        if row_bytes % kernel.ALIGNMENT:
+            return False, (_flipped_copy if transposed else dense_copy)
+    if is_aligned(tensor, kernel) and (flip or tensor.is_contiguous()):
+        return stored_transposed, (_flipped if flip else same)
+    return stored_transposed, (_flipped_copy if flip else dense_copy)
+
+
+class Gemm(Flow):
+    """`d = op(a) @ op(b)`. A skinny product is split over k and summed by a second kernel in a fixed order."""
+
+    kernels = (GemmKernel, SplitKSumKernel)
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        a, b = inputs
+        dtype = binding.inputs["a"].dtype
+        require_dtypes(binding.entry.name, GemmKernel, a=dtype)
+        trans_a, trans_b = binding.params["trans_a"], binding.params["trans_b"]
+        (m, k) = a.shape[::-1] if trans_a else a.shape
+        n = b.shape[0] if trans_b else b.shape[1]
+        if m * n == 0:
+            return lambda a, b: a.new_empty((m, n))
+        if k == 0:
+            return lambda a, b: a.new_zeros((m, n))
+
+        trans_a, read_a = _operand(a, trans_a, GemmKernel, static_rows=False)
+        trans_b, read_b = _operand(b, trans_b, GemmKernel, static_rows=True)
+        config = GemmKernel.config_for(a.device, m=m, n=n, k=k)
+        program = GemmKernel.compiled(
+            a.device, config, n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b
+        )
+        if config.split_k == 1:
+
+            def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+                d = a.new_empty((m, n))
+                program(read_a(a), read_b(b), d)
+                return d
+
+            return run
+
+        add_parts = SplitKSumKernel.compiled(a.device, n=n, split=config.split_k, dtype=dtype)
+
+        def run_split(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            partial = a.new_empty((config.split_k, m, n), dtype=torch.float32)
+            d = a.new_empty((m, n))
+            program(read_a(a), read_b(b), partial)
+            add_parts(partial, d)
+            return d
+
+        return run_split
+
+
+class Bmm(Flow):
+    """`d[i] = a[i] @ b[i]` for every i of the batch."""
+
+    kernels = (BmmKernel,)
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        a, b = inputs
+        dtype = binding.inputs["a"].dtype
+        require_dtypes(binding.entry.name, BmmKernel, a=dtype)
+        batch, m, k = a.shape
+        n = b.shape[2]
+        shape = (batch, m, n)
+        if batch * m * n == 0:
+            return lambda a, b: a.new_empty(shape)
+        if k == 0:
+            return lambda a, b: a.new_zeros(shape)
+
+        trans_a, read_a = _operand(a, False, BmmKernel, static_rows=False)
+        trans_b, read_b = _operand(b, False, BmmKernel, static_rows=True)
+        program = BmmKernel.compiled(a.device, n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
+
+        def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            d = a.new_empty(shape)
+            a, b = read_a(a), read_b(b)
+            for start in range(0, batch, MAX_GRID_Z):
+                part = slice(start, start + MAX_GRID_Z)
+                program(a[part], b[part], d[part])
+            return d
+
+        return run
+
+
+OPS: dict[str, Flow] = {"GemmFwdOp": Gemm(), "BmmFwdOp": Bmm()}
