@@ -126,12 +126,16 @@ def _fill_normal(out: torch.Tensor, chunk: Chunk) -> None:
     out.copy_(bell(chunk))
 
 
+def _exact_values(chunk: Chunk) -> torch.Tensor:
+    return _look_up(EXACT_VALUES, chunk.choose(len(EXACT_VALUES)))
+
+
 def _fill_exact(out: torch.Tensor, chunk: Chunk) -> None:
-    out.copy_(_table(EXACT_VALUES, out.device)[chunk.choose(len(EXACT_VALUES))])
+    out.copy_(_exact_values(chunk))
 
 
 def _fill_sparse_exact(out: torch.Tensor, chunk: Chunk) -> None:
-    values = _table(EXACT_VALUES, out.device)[chunk.choose(len(EXACT_VALUES))]
+    values = _exact_values(chunk)
     out.copy_(values.mul_(chunk.one_in(_SPARSE_ONE_IN)).add_(0.0))  # no -0.0: these are zeros, not signs
 
 
@@ -141,7 +145,8 @@ def _fill_adversarial(out: torch.Tensor, chunk: Chunk) -> None:
     menus = special_values(out.dtype)
     width = menus.shape[1]
     dense = chunk.numel <= _DENSE_SPECIALS_UP_TO
-    picked = menus.to(out.device)[chunk.row % menus.shape[0], chunk.choose(width)]
+    place = (chunk.row % menus.shape[0]).mul_(width).add_(chunk.choose(width))
+    picked = menus.to(out.device).view(-1).index_select(0, place)
     special = chunk.one_in(_DENSE_SPECIALS_ONE_IN if dense else _RARE_SPECIALS_ONE_IN)
     bits = out.view(_BITS[out.dtype.itemsize])
     bits.copy_(torch.where(special, picked, bits))
@@ -151,9 +156,8 @@ def _fill_structured(out: torch.Tensor, chunk: Chunk) -> None:
     """Rows take turns: ascending, constant, a repeating pattern of few values, descending."""
     columns = min(chunk.columns, chunk.numel)
     ramp = (2 * chunk.column - (columns - 1)).to(torch.float32).mul_(2.0 / max(columns - 1, 1))
-    table = _table(EXACT_VALUES, out.device)
-    constant = table[(chunk.row // 4 * 5 + 3) % len(EXACT_VALUES)]
-    repeating = table[(chunk.column // 3) % 5 * 3]
+    constant = _look_up(EXACT_VALUES, (chunk.row // 4 * 5 + 3) % len(EXACT_VALUES))
+    repeating = _look_up(EXACT_VALUES, (chunk.column // 3) % 5 * 3)
     kind = chunk.row % 4
     rising_or_constant = torch.where(kind == 0, ramp, constant)
     repeating_or_falling = torch.where(kind == 2, repeating, -ramp)
@@ -232,7 +236,7 @@ def _fill_extreme_integers(out: torch.Tensor, chunk: Chunk) -> None:
     wide = ((chunk.high << 32) | chunk.low).bitwise_and_((1 << bits) - 1).add_(lowest)
     top = min(info.max, torch.iinfo(torch.int64).max)
     specials = torch.tensor([info.min, top, 0, 1, max(info.min, -1), top - 1], device=out.device)
-    out.copy_(torch.where(chunk.one_in(8), specials[chunk.choose(len(specials))], wide))
+    out.copy_(torch.where(chunk.one_in(8), specials.index_select(0, chunk.choose(len(specials))), wide))
 
 
 def _fill_structured_integers(out: torch.Tensor, chunk: Chunk) -> None:
@@ -252,5 +256,6 @@ _FILL_INTEGERS = {
 }
 
 
-def _table(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device)
+def _look_up(values: tuple[float, ...], place: torch.Tensor) -> torch.Tensor:
+    """`values[place]`; `index_select`, since plain indexing starts threads even for short tensors."""
+    return torch.tensor(values, dtype=torch.float32, device=place.device).index_select(0, place)

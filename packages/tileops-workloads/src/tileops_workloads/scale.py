@@ -83,7 +83,7 @@ def scale_shape(entry: Entry, shape: Shape, scale: str = "cpu") -> Shape:
             if smaller is None:
                 break
             shape = smaller
-    return shape
+    return search.follow(shape)
 
 
 def fits(binding: Binding) -> bool:
@@ -106,7 +106,7 @@ class _Search:
         self.entry = entry
         self.original = original
         self.sizes = [Size(position, size, size in inner) for position, size in original.positions()]
-        self.multiples = dict(_multiples(entry, original))
+        self.multiples = _multiples(entry, original)
         self.int_params = {
             name: value
             for name, value in original.params.items()
@@ -125,6 +125,21 @@ class _Search:
                 if together is not None:
                     return together
         return None
+
+    def follow(self, shape: Shape) -> Shape:
+        """Int params that were within a size (a window, a number of chosen keys) and no longer are shrink
+        with it.
+        """
+        for name, value in self.int_params.items():
+            overtaken = [
+                shape.at(size.position) * value // size.original
+                for size in self.sizes
+                if shape.at(size.position) <= shape.params[name] <= value < size.original
+            ]
+            if value > _PAGES and overtaken:
+                candidate = shape.with_param(name, max(min(overtaken), 1))
+                shape = shape if candidate.legal(self.entry) is None else candidate
+        return shape
 
     def _targets(self, original: int, current: int, phase: Phase) -> Iterator[int]:
         """Sizes below `current`, largest first. Where an int param divides the original, a few multiples of
@@ -168,17 +183,26 @@ class _Search:
         return None
 
 
-def _multiples(entry: Entry, shape: Shape) -> Iterator[tuple[Position, tuple[Position, int]]]:
-    """Sizes that a rule wants to be a multiple of another: (multiple, (base, ratio)).
+def _multiples(entry: Entry, shape: Shape) -> dict[Position, tuple[Position, int]]:
+    """Sizes that a rule wants to be a multiple of another: {multiple: (base, ratio)}. A base is no multiple
+    itself.
 
     Found by asking: one more than the multiple is illegal, and becomes legal when the base is 1.
     """
     sizes = list(shape.positions())
+    found: dict[Position, tuple[Position, int]] = {}
     for multiple, large in sizes:
+        off = shape.put(multiple, large + 1)
+        if off.legal(entry) is not None or any(base == multiple for base, _ in found.values()):
+            continue
         for base, small in sizes:
-            if multiple == base or small < 2 or large % small or large < small:
-                continue
-            off = shape.put(multiple, large + 1)
-            if off.legal(entry) is None and off.put(base, 1).legal(entry) is not None:
-                yield multiple, (base, large // small)
+            divides = 1 < small <= large and large % small == 0
+            if (
+                base != multiple
+                and base not in found
+                and divides
+                and off.put(base, 1).legal(entry) is not None
+            ):
+                found[multiple] = (base, large // small)
                 break
+    return found
