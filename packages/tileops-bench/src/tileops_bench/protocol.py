@@ -76,6 +76,7 @@ class Ready(Record):
     device: str
     threads: int
     affinity: tuple[int, ...]
+    l2_bytes: int = 0
 
 
 class Phase(Record):
@@ -156,7 +157,10 @@ class Failure(Record):
 
 
 Reply = Annotated[
-    Ready | Phase | BulkBegin | BulkEnd | Measured | Rates | ConfigTimes | Failure, Field(discriminator="type")
+    Ready | Phase | BulkBegin | BulkEnd | Measured | Rates | ConfigTimes | Failure,
+    Field(discriminator="type"),
 ]
 JOB: TypeAdapter[RowJob | RatesJob | ConfigJob] = TypeAdapter(Job)
-REPLY: TypeAdapter[Ready | Phase | BulkBegin | BulkEnd | Measured | Rates | ConfigTimes | Failure] = TypeAdapter(Reply)
+REPLY: TypeAdapter[Ready | Phase | BulkBegin | BulkEnd | Measured | Rates | ConfigTimes | Failure] = (
+    TypeAdapter(Reply)
+)

@@ -50,7 +50,13 @@ _AMPERE = {"int8": 4096, "float16": 2048, "bfloat16": 2048, "float32": 1024, "fl
 
 PEAKS: dict[str, Peak] = {
     "NVIDIA H200": Peak(
-        132, 1.98e9, 6144, 3.201e9, 60 * _MIB, "H200 SXM: maximum clocks reported by the driver, 6144-bit HBM3e", _HOPPER
+        132,
+        1.98e9,
+        6144,
+        3.201e9,
+        60 * _MIB,
+        "H200 SXM: maximum clocks reported by the driver, 6144-bit HBM3e",
+        _HOPPER,
     ),
     "NVIDIA H100 80GB HBM3": Peak(
         132, 1.98e9, 5120, 2.619e9, 50 * _MIB, "H100 SXM5 datasheet: 5120-bit HBM3 at 2619 MHz", _HOPPER

@@ -104,7 +104,9 @@ def _checked(samples: Sequence[float]) -> list[float]:
         raise ValueError("no samples")
     bad = [s for s in samples if not (math.isfinite(s) and s > 0)]
     if bad:
-        raise ValueError(f"samples must be positive and finite, got {bad[0]!r} ({len(bad)} of {len(samples)})")
+        raise ValueError(
+            f"samples must be positive and finite, got {bad[0]!r} ({len(bad)} of {len(samples)})"
+        )
     return sorted(float(s) for s in samples)
 
 
@@ -198,9 +200,7 @@ def median_ratio_interval(
 def _likely_medians(samples: Sequence[float]) -> list[tuple[float, float]]:
     """Order statistics with their weights; those that are the median once in 10^8 resamples or less are left out."""
     ordered = _checked(samples)
-    return [
-        (s, w) for s, w in zip(ordered, bootstrap_median_weights(len(ordered)), strict=True) if w > 1e-8
-    ]
+    return [(s, w) for s, w in zip(ordered, bootstrap_median_weights(len(ordered)), strict=True) if w > 1e-8]
 
 
 def _weighted_quantile(pairs: Sequence[tuple[float, float]], target: float) -> float:

@@ -53,7 +53,9 @@ def read_results(path: str | Path) -> Results:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
     whole, _, tail = data.rpartition(b"\n")
     notices: list[str] = []
-    records = [_parse(path, number, line) for number, line in enumerate(whole.split(b"\n"), 1) if line.strip()]
+    records = [
+        _parse(path, number, line) for number, line in enumerate(whole.split(b"\n"), 1) if line.strip()
+    ]
     if tail.strip():
         number = data.count(b"\n") + 1
         notices.append(f"{path}:{number}: the last line is truncated ({len(tail)} bytes) and was left out")

@@ -27,7 +27,9 @@ ALONE_LIMIT = 0.10  # noise allowed between the interleaved and the clean-proces
 BULK_LIMIT = 2.0  # a call timed by the parent's clock against the same call by the child's
 BULK_SLACK_NS = 50_000
 
-TRANSIENT = frozenset({Code.THROTTLED, Code.BASELINE_DISAGREES_ALONE, Code.CLOCK_DISAGREES, Code.LOST_RECORDS})
+TRANSIENT = frozenset(
+    {Code.THROTTLED, Code.BASELINE_DISAGREES_ALONE, Code.CLOCK_DISAGREES, Code.LOST_RECORDS}
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,10 @@ def valid_baselines(evidence: Evidence) -> tuple[Contender, ...]:
     return tuple(
         b
         for b in evidence.baselines
-        if b.status is Status.OK and b.summary is not None and not b.problems and not _under_floor(b, evidence.floor)
+        if b.status is Status.OK
+        and b.summary is not None
+        and not b.problems
+        and not _under_floor(b, evidence.floor)
     )
 
 

@@ -177,7 +177,12 @@ def _flashinfer_prefill(case: Case) -> Callable[..., Any]:
     return call
 
 
-_SOURCES: dict[str, Make] = {**dict.fromkeys(_DENSE, _dense), _WINDOW: _window, _DECODE: _decode, _PAGED: _paged}
+_SOURCES: dict[str, Make] = {
+    **dict.fromkeys(_DENSE, _dense),
+    _WINDOW: _window,
+    _DECODE: _decode,
+    _PAGED: _paged,
+}
 
 EAGER: dict[str, Make] = {}
 LOCAL: dict[str, Make] = {_PAGED: _paged}

@@ -29,7 +29,9 @@ def _group_norm(case: Case) -> Callable[..., Any]:
 def _fused_add_rms_norm(case: Case) -> Callable[..., Any]:
     eps = case.params["eps"]
 
-    def fused(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def fused(
+        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         total = x + residual
         return F.rms_norm(total, weight.shape, weight, eps), total
 
@@ -77,7 +79,11 @@ def _flashinfer_rms_norm(case: Case) -> Callable[..., Any]:
     return lambda x, weight: flashinfer.rmsnorm(x, weight, eps)
 
 
-EAGER: dict[str, Make] = {"RMSNormFwdOp": _rms_norm, "LayerNormFwdOp": _layer_norm, "GroupNormFwdOp": _group_norm}
+EAGER: dict[str, Make] = {
+    "RMSNormFwdOp": _rms_norm,
+    "LayerNormFwdOp": _layer_norm,
+    "GroupNormFwdOp": _group_norm,
+}
 LOCAL: dict[str, Make] = {
     "FusedAddRMSNormFwdOp": _fused_add_rms_norm,
     "FusedAddLayerNormFwdOp": _fused_add_layer_norm,

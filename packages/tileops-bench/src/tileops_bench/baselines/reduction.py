@@ -83,7 +83,9 @@ def _liger_softmax(case: Case) -> Callable[..., Any]:
 
 
 EAGER: dict[str, Make] = (
-    {op: _torch(op) for op in _TORCH} | {op: _all_dims(op) for op in _ALL_DIMS} | {op: _softmax(op) for op in _SOFTMAX}
+    {op: _torch(op) for op in _TORCH}
+    | {op: _all_dims(op) for op in _ALL_DIMS}
+    | {op: _softmax(op) for op in _SOFTMAX}
 )
 LOCAL: dict[str, Make] = {}
 OTHERS: tuple[Baseline, ...] = (

@@ -48,7 +48,9 @@ class CuptiTimer:
         self._external: dict[int, int] = {}
         self._tokens: list[int] = []
         kinds = cupti.ActivityKind
-        self._device_kinds = {int(k) for k in (kinds.CONCURRENT_KERNEL, kinds.KERNEL, kinds.MEMCPY, kinds.MEMSET)}
+        self._device_kinds = {
+            int(k) for k in (kinds.CONCURRENT_KERNEL, kinds.KERNEL, kinds.MEMCPY, kinds.MEMSET)
+        }
         self._link_kind = int(kinds.EXTERNAL_CORRELATION)
         # Without the API kinds CUPTI emits no external-correlation records; launches come through both APIs.
         self._enabled = (

@@ -45,7 +45,9 @@ class CudaDevice:
     @staticmethod
     def _check(result: tuple[object, ...]) -> None:
         if int(result[0]) != 0:
-            raise TimerUnavailableError(f"the CUDA runtime refused to control the persisting L2: {result[0]!r}")
+            raise TimerUnavailableError(
+                f"the CUDA runtime refused to control the persisting L2: {result[0]!r}"
+            )
 
 
 def l2_bytes() -> int:
