@@ -1,0 +1,207 @@
+"""Elementwise kernel for operands that broadcast or are not contiguous: nothing is materialised.
+
+The output is contiguous over at most four dims (the flow merges dims first); every input is read in place through its
+strides, 0 along a dim it is broadcast over. A vector of the output never crosses a row, so along the last dim an input
+is one of three kinds:
+
+* "vector": unit stride, and every other stride a multiple of `vec`: one wide access per vector;
+* "scalar": stride 0: one element serves the whole vector;
+* "strided": any stride; `vec` is 1 then.
+"""
+
+import tilelang.language as T
+
+from tileops_kernels.kernels.base import Kernel
+from tileops_kernels.kernels.elementwise import (
+    ElementwiseConfig,
+    ElementwiseKernel,
+    evaluation,
+    scalar_dtype,
+    storage_dtype,
+)
+
+MAX_DIMS = 4
+KINDS = ("vector", "scalar", "strided")
+
+
+def _offset(kind, coordinates, strides, vec, v):
+    """Return the element offset of one input. Strides of the leading dims are given in units of `vec` for "vector"."""
+    leading = sum(c * s for c, s in zip(coordinates[:-1], strides[:-1], strict=True))
+    if kind == "vector":
+        return (leading + coordinates[-1]) * vec + v
+    if kind == "scalar":
+        return leading
+    return leading + coordinates[-1] * strides[-1]
+
+
+def _coordinates(index, sizes):
+    """Return the coordinates of a linear index; `sizes` are those of all dims but the first."""
+    coordinates = []
+    for size in reversed(sizes):
+        coordinates.append(index % size)
+        index = index // size
+    return [index, *reversed(coordinates)]
+
+
+class StridedElementwiseKernel(Kernel):
+    """`output[i] = expression(inputs[i]...)`, inputs addressed through strides.
+
+    Program arguments: the inputs (flat, covering all they address), the output (flat), two scalars, the sizes of the
+    last three dims (the last in vectors), and four strides per input. Of these only the last `dims` are read.
+    """
+
+    SUPPORTED_DTYPES = ElementwiseKernel.SUPPORTED_DTYPES
+    ALIGNMENT = 16
+    Config = ElementwiseConfig
+    CONFIGS = ElementwiseKernel.CONFIGS
+
+    @staticmethod
+    def program(*, expression, dtypes, out_dtype, vec, kinds, dims, config):
+        """Return the tile program.
+
+        Args:
+            expression: a name of the table.
+            dtypes: dtypes of the inputs.
+            out_dtype: dtype of the output.
+            vec: elements per vector; divides the last dim.
+            kinds: kind of each input along the last dim.
+            dims: number of dims, 1 to 4.
+            config: block geometry.
+        """
+        threads, unroll = config.threads, config.unroll
+        block = threads * unroll
+        apply, kept = evaluation(expression, dtypes, out_dtype)
+        stored = [storage_dtype(dtype) for dtype in dtypes]
+        out_stored, p_dtype = storage_dtype(out_dtype), scalar_dtype(dtypes)
+        scalar = T.float32 if p_dtype == "float32" else T.int64
+        operands = tuple(range(len(dtypes)))
+        n, na, nb, nc = T.dynamic("n"), T.dynamic("na"), T.dynamic("nb"), T.dynamic("nc")
+
+        @T.macro
+        def load(inputs, frags, index, bx, total, sizes, strides):
+            for u, t, v in T.Parallel(unroll, threads, vec):
+                if bx * block + u * threads + t < total:
+                    frags[index][u, t, v] = inputs[index][
+                        _offset(
+                            kinds[index],
+                            _coordinates(bx * block + u * threads + t, sizes),
+                            strides[index],
+                            vec,
+                            v,
+                        )
+                    ]
+
+        @T.macro
+        def launch(inputs, output, scalars, all_sizes, all_strides):
+            with T.Kernel(T.ceildiv(n, block * vec), threads=threads) as bx:
+                sizes = all_sizes[MAX_DIMS - dims :]
+                strides = [all_strides[MAX_DIMS * i : MAX_DIMS * (i + 1)][MAX_DIMS - dims :] for i in operands]
+                frags = [T.alloc_fragment((unroll, threads, vec), dtype) for dtype in stored]
+                result = T.alloc_fragment((unroll, threads, vec), kept)
+
+                for index in operands:
+                    load(inputs, frags, index, bx, n // vec, sizes, strides)
+
+                for u, t, v in T.Parallel(unroll, threads, vec):
+                    result[u, t, v] = apply([frag[u, t, v] for frag in frags], scalars)
+
+                for u, t, v in T.Parallel(unroll, threads, vec):
+                    if bx * block + u * threads + t < n // vec:
+                        output[(bx * block + u * threads + t) * vec + v] = T.cast(result[u, t, v], out_stored)
+
+        if len(dtypes) == 1:
+
+            @T.prim_func
+            def unary(
+                a: T.Tensor((na,), stored[0]),
+                y: T.Tensor((n,), out_stored),
+                p: scalar,
+                q: scalar,
+                size1: T.int32,
+                size2: T.int32,
+                size3: T.int32,
+                a0: T.int32,
+                a1: T.int32,
+                a2: T.int32,
+                a3: T.int32,
+            ):
+                launch([a], y, [p, q], [size1, size2, size3], [a0, a1, a2, a3])
+
+            return unary
+
+        if len(dtypes) == 2:
+
+            @T.prim_func
+            def binary(
+                a: T.Tensor((na,), stored[0]),
+                b: T.Tensor((nb,), stored[1]),
+                y: T.Tensor((n,), out_stored),
+                p: scalar,
+                q: scalar,
+                size1: T.int32,
+                size2: T.int32,
+                size3: T.int32,
+                a0: T.int32,
+                a1: T.int32,
+                a2: T.int32,
+                a3: T.int32,
+                b0: T.int32,
+                b1: T.int32,
+                b2: T.int32,
+                b3: T.int32,
+            ):
+                launch([a, b], y, [p, q], [size1, size2, size3], [a0, a1, a2, a3, b0, b1, b2, b3])
+
+            return binary
+
+        @T.prim_func
+        def ternary(
+            a: T.Tensor((na,), stored[0]),
+            b: T.Tensor((nb,), stored[1]),
+            c: T.Tensor((nc,), stored[2]),
+            y: T.Tensor((n,), out_stored),
+            p: scalar,
+            q: scalar,
+            size1: T.int32,
+            size2: T.int32,
+            size3: T.int32,
+            a0: T.int32,
+            a1: T.int32,
+            a2: T.int32,
+            a3: T.int32,
+            b0: T.int32,
+            b1: T.int32,
+            b2: T.int32,
+            b3: T.int32,
+            c0: T.int32,
+            c1: T.int32,
+            c2: T.int32,
+            c3: T.int32,
+        ):
+            launch(
+                [a, b, c],
+                y,
+                [p, q],
+                [size1, size2, size3],
+                [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3],
+            )
+
+        return ternary
+
+    @classmethod
+    def samples(cls):
+        """Return the layouts that matter: a row vector, a per-channel value, a transposed operand."""
+        binary = {"expression": "add", "dtypes": ("bfloat16",) * 2, "out_dtype": "bfloat16"}
+        return (
+            {**binary, "vec": 8, "kinds": ("vector", "vector"), "dims": 2},
+            {**binary, "vec": 8, "kinds": ("vector", "scalar"), "dims": 3},
+            {**binary, "vec": 1, "kinds": ("vector", "strided"), "dims": 2},
+            {
+                "expression": "where",
+                "dtypes": ("bool", "float32", "float32"),
+                "out_dtype": "float32",
+                "vec": 4,
+                "kinds": ("scalar", "vector", "vector"),
+                "dims": 4,
+            },
+        )
