@@ -1,0 +1,226 @@
+"""Which cases an op is judged on: derived from its entry alone, the same for every op.
+
+Tiers: `smoke` samples each source of cases, `full` exhausts it. Sources: workload rows in each dtype, distributions,
+boundary shapes (dtypes rotate over all that the entry allows), memory layouts, and calls that the entry forbids.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from tileops_manifest import Binding, Entry, Row, SpecError, TensorMeta
+from tileops_workloads import DISTRIBUTIONS, LayoutError, WorkloadBase, make_workload
+
+from tileops_tests.errors import UsageError
+
+TIERS = ("smoke", "full")
+LAYOUTS = ("strided", "transposed", "expanded", "offset", "zero-dim", "empty")
+
+# What the oracle can afford in float64: (operations, elements of inputs and outputs) by where it runs.
+AFFORDABLE = {"cpu": (1 << 32, 1 << 25), "cuda": (1 << 42, 1 << 29)}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of each source a tier takes; None takes all of it."""
+
+    rows: int | None
+    boundary: int | None
+    forbidden_per_kind: int
+    all_dtypes: bool
+
+
+BUDGETS = {
+    "smoke": Budget(rows=1, boundary=8, forbidden_per_kind=1, all_dtypes=False),
+    "full": Budget(rows=None, boundary=None, forbidden_per_kind=3, all_dtypes=True),
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One case before its inputs exist; `workload(seed)` makes them, other seeds give other values in the same shapes."""
+
+    entry: Entry
+    row: Row | None
+    dtypes: Mapping[str, str]
+    dims: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] | None = None
+    with_: tuple[str, ...] | None = None
+    distribution: str = "normal"
+    layout: str = "contiguous"
+    scale: str | None = "cpu"
+
+    def workload(self, seed: int, device: str = "cpu") -> WorkloadBase:
+        """The workload of this case.
+
+        Raises:
+            LayoutError, SpecError, DomainError: (workloads, manifest) the combination does not exist.
+        """
+        return make_workload(
+            self.entry, self.row, self.dtypes, dims=self.dims, params=self.params, with_=self.with_,
+            distribution=self.distribution, layout=self.layout, seed=seed, device=device, scale=self.scale,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A legal call to be judged. `numeric`: its values are evidence about precision, so it may be refused."""
+
+    id: str
+    spec: Spec
+    binding: Binding
+
+    @property
+    def numeric(self) -> bool:
+        """Boundary shapes and layouts are about shapes and layouts; rows are about values."""
+        return self.spec.row is not None and self.spec.layout == "contiguous"
+
+    @property
+    def signature(self) -> tuple:
+        """What a compiled program may depend on; the values are not among it."""
+        metas = tuple((m.shape, m.dtype) if m else None for m in self.binding.inputs.values())
+        return metas, repr(sorted(self.binding.params.items())), self.spec.layout
+
+
+@dataclass(frozen=True)
+class ForbiddenCall:
+    """A call that the entry refuses; `error` names the class of the error that it declares."""
+
+    id: str
+    inputs: tuple[TensorMeta | None, ...]
+    params: Mapping[str, Any]
+    error: str
+    message: str = field(compare=False)
+
+
+def plan(
+    entry: Entry,
+    *,
+    target: str = "cpu",
+    tier: str = "smoke",
+    seed: int = 0,
+    distributions: Iterable[str] = (),
+) -> list[Case]:
+    """All legal cases of an op, in the order they are judged; duplicates by identity are dropped.
+
+    Raises:
+        UsageError: an unknown tier or distribution.
+    """
+    if tier not in BUDGETS:
+        raise UsageError(f"tier is {tier!r}, expected one of {', '.join(BUDGETS)}")
+    wanted = tuple(distributions)
+    for name in wanted:
+        if name not in DISTRIBUTIONS:
+            raise UsageError(f"distribution is {name!r}, expected one of {', '.join(DISTRIBUTIONS)}")
+    cases: dict[str, Case] = {}
+    for spec in _specs(entry, BUDGETS[tier], target, tier):
+        if wanted and spec.distribution not in wanted:
+            continue
+        try:
+            workload = spec.workload(seed)
+        except (LayoutError, SpecError):
+            continue
+        if not _affordable(workload.binding, "cpu"):
+            continue
+        cases.setdefault(workload.id, Case(workload.id, spec, workload.binding))
+    return list(cases.values())
+
+
+def _specs(entry: Entry, budget: Budget, target: str, tier: str) -> Iterator[Spec]:
+    rows = _representative_rows(entry)[: budget.rows]
+    for row in rows:
+        for item in row.dtypes:
+            yield Spec(entry, row, entry.resolve_dtypes(item))
+    first = Spec(entry, rows[0], entry.resolve_dtypes(rows[0].dtypes[0]))
+    for item in rows[0].dtypes if budget.all_dtypes else rows[0].dtypes[:1]:
+        for distribution in DISTRIBUTIONS:
+            yield replace(first, dtypes=entry.resolve_dtypes(item), distribution=distribution)
+    for layout in LAYOUTS:
+        yield replace(first, layout=layout)
+    yield from _boundary(entry, budget)
+
+
+def _representative_rows(entry: Entry) -> list[Row]:
+    """Rows with a new combination of params and optional inputs first: they take other branches."""
+    seen: set[str] = set()
+    fresh, rest = [], []
+    for row in entry.workloads:
+        key = repr((sorted(row.params.items()), row.with_))
+        (rest if key in seen else fresh).append(row)
+        seen.add(key)
+    return fresh + rest
+
+
+def _boundary(entry: Entry, budget: Budget) -> Iterator[Spec]:
+    from tileops_workloads import boundary_dims
+
+    shapes = list(boundary_dims(entry))
+    if budget.boundary is not None and len(shapes) > budget.boundary:
+        step = len(shapes) / budget.boundary
+        shapes = [shapes[int(i * step)] for i in range(budget.boundary)]
+    assignments = itertools.cycle(dtype_assignments(entry))
+    for dims, params, with_ in shapes:
+        yield Spec(entry, None, next(assignments), dims=dims, params=params, with_=tuple(with_), scale=None)
+
+
+def dtype_assignments(entry: Entry) -> list[dict[str, str]]:
+    """Every dtype of every dtype variable at least once, others at their first alternative."""
+    found = [entry.resolve_dtypes({name: dtype}) for name, dtypes in entry.dtypes.items() for dtype in dtypes]
+    return found or [entry.resolve_dtypes({})]
+
+
+def _affordable(binding: Binding, where: str) -> bool:
+    flops, elements = AFFORDABLE[where]
+    metas = [*binding.inputs.values(), *binding.outputs.values()]
+    return binding.flops <= flops and sum(math.prod(m.shape) for m in metas if m is not None) <= elements
+
+
+def forbidden_calls(entry: Entry, *, per_kind: int = 1) -> list[ForbiddenCall]:
+    """Calls made illegal by one change each (dtype, shape, missing input, param), as the entry itself says."""
+    spec = next(iter(_boundary(entry, BUDGETS["smoke"])))
+    binding = spec.workload(0).binding
+    calls: list[ForbiddenCall] = []
+    for kind, candidates in _illegal(binding).items():
+        found = (_forbidden(entry, kind, label, inputs, params) for label, inputs, params in candidates)
+        calls += itertools.islice((call for call in found if call is not None), per_kind)
+    return calls
+
+
+def _illegal(binding: Binding) -> dict[str, Iterator[tuple[str, dict, dict]]]:
+    metas, params = binding.inputs, dict(binding.params)
+    given = [name for name, meta in metas.items() if meta is not None]
+
+    def changed(make: Any) -> Iterator[tuple[str, dict, dict]]:
+        return ((name, {**metas, name: make(metas[name])}, params) for name in given)
+
+    return {
+        "dtype": itertools.chain(
+            changed(lambda m: TensorMeta(m.shape, "float64")),
+            changed(lambda m: TensorMeta(m.shape, "complex64")),
+        ),
+        "shape": itertools.chain(
+            changed(lambda m: TensorMeta((*m.shape[:-1], m.shape[-1] + 1), m.dtype) if m.shape else m),
+            changed(lambda m: TensorMeta((*m.shape, 2), m.dtype)),
+        ),
+        "missing": changed(lambda m: None),
+        "param": ((name, dict(metas), {**params, name: "not-a-value"}) for name in params),
+    }
+
+
+def _forbidden(entry: Entry, kind: str, label: str, inputs: dict, params: dict) -> ForbiddenCall | None:
+    try:
+        entry.bind(inputs, params)
+    except SpecError as error:
+        name = f"forbidden-{kind}-{label}"
+        return ForbiddenCall(name, tuple(inputs.values()), params, type(error).__name__, str(error))
+    return None
+
+
+def on_device(inputs: Mapping[str, torch.Tensor | None], device: str) -> dict[str, torch.Tensor | None]:
+    """The same tensors where the oracle runs."""
+    return {name: None if tensor is None else tensor.to(device) for name, tensor in inputs.items()}

@@ -1,0 +1,121 @@
+"""The part of the implementation that an op's verdict speaks for: its import closure, read as text, never imported.
+
+Roots are the op layer's core (everything in `ops/` that is not a flow), the flow modules that name the op, and the
+files that define the kernel classes of the entry's `kernel_map`. From there imports are followed statically. An import
+that cannot be resolved to a file of the package ends the trail; a root that cannot be found makes the closure the whole
+package, so that a digest is at worst too wide.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from tileops_manifest import Entry
+
+from tileops_tests.sandbox import package_folder
+
+PACKAGE = "tileops_kernels"
+
+
+def digest_files(files: Iterable[Path], root: Path) -> str:
+    """SHA-256 over paths relative to `root` and contents, in path order."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def implementation_digest(entry: Entry) -> str | None:
+    """Digest of the closure of an op in the installed implementation; None where none is installed."""
+    root = package_folder(PACKAGE)
+    return None if root is None else digest_files(implementation_files(entry, root), root)
+
+
+def implementation_files(entry: Entry, root: Path) -> frozenset[Path]:
+    """Files that the op's result depends on; `root` is the package's folder."""
+    roots = _roots(entry, root)
+    return frozenset(_everything(root)) if roots is None else import_closure(roots, root, PACKAGE)
+
+
+def _roots(entry: Entry, root: Path) -> set[Path] | None:
+    files = _everything(root)
+    flows = [file for file in files if "flows" in file.parts]
+    naming = [file for file in flows if entry.name in _strings(file)]
+    kernels = set(entry.kernel_map.values())
+    defining = [file for file in files if kernels & _classes(file)]
+    if not naming or (kernels and not defining):
+        return None
+    core = [file for file in files if file.parent == root / "ops"]
+    return {*core, *naming, *defining}
+
+
+def import_closure(roots: Iterable[Path], root: Path, package: str) -> frozenset[Path]:
+    """All files of `package` (in `root`) that `roots` import, directly or not, the packages above them included."""
+    pending, seen = list(roots), set()
+    while pending:
+        file = pending.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        pending += [
+            found for name in _imported(file, root, package) for found in _resolve(name, root, package)
+        ]
+        pending += [
+            init
+            for parent in file.parents
+            if root in (parent, *parent.parents) and (init := parent / "__init__.py").exists()
+        ]
+    return frozenset(seen)
+
+
+def _resolve(name: str, root: Path, package: str) -> Iterator[Path]:
+    """Files of a dotted name: the module, or the package; `a.b.c` may also be attribute c of module a.b."""
+    parts = name.split(".")
+    if parts[0] != package:
+        return
+    for length in range(len(parts), 0, -1):
+        base = root.joinpath(*parts[1:length])
+        for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+            if length > 1 and candidate.exists():
+                yield candidate
+                return
+
+
+def _imported(file: Path, root: Path, package: str) -> Iterator[str]:
+    inside = [package, *file.relative_to(root).parts[:-1]]
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = inside[: len(inside) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _everything(root: Path) -> tuple[Path, ...]:
+    return tuple(
+        sorted(file for file in root.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    )
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_bytes() if file.suffix == ".py" else b"")
+
+
+@cache
+def _strings(file: Path) -> frozenset[str]:
+    return frozenset(
+        n.value for n in ast.walk(_tree(file)) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    )
+
+
+@cache
+def _classes(file: Path) -> frozenset[str]:
+    return frozenset(node.name for node in ast.walk(_tree(file)) if isinstance(node, ast.ClassDef))

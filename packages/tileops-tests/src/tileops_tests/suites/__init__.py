@@ -1,0 +1,1 @@
+"""Test suites that ship in the wheel."""

@@ -1,0 +1,449 @@
+"""The candidate's process: a standalone script that never imports tileops_tests.
+
+Started by `zygote.py` as `python -I -S worker.py --socket FD --view DIR`; it forks one worker per op. A worker knows no
+expected value: it is handed inputs in sealed memory, runs the candidate on copies of them in buffers that the parent
+owns, and writes the bytes of the outputs into memory of the parent. Messages are JSON lines on a Unix socket; file
+descriptors travel beside them.
+
+Requests to a worker (`do`): `load`, `case`, `run`, `recheck`, `refuse`, `lock`. Every answer has `ok`.
+"""
+
+from __future__ import annotations
+
+import array
+import importlib
+import importlib.util
+import json
+import mmap
+import os
+import socket
+import sys
+import traceback
+
+# Isolated mode leaves the script's own folder off the path; the parent placed this script and one module there.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import confinement  # noqa: E402
+
+del sys.path[0]
+
+GUARD_BYTES = 256
+GUARD_FILL = 0xA7
+MAX_TEXT = 4000
+
+
+class Blocker:
+    """Import hook that refuses the judge's own packages, whatever path they might be found on."""
+
+    names = frozenset({"tileops_tests", "tileops_workloads", "tileops_bench"})
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"{name} is not available to a candidate", name=name)
+        return None
+
+
+class Channel:
+    """JSON lines with file descriptors, one request and one answer at a time."""
+
+    def __init__(self, fd):
+        self.socket = socket.socket(fileno=fd)
+
+    def receive(self):
+        data, fds = b"", []
+        while not data.endswith(b"\n"):
+            chunk, ancillary, _, _ = self.socket.recvmsg(1 << 16, socket.CMSG_SPACE(16 * 4))
+            if not chunk:
+                return None, fds
+            for level, kind, payload in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    received = array.array("i")
+                    received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
+                    fds.extend(received)
+            data += chunk
+        return json.loads(data), fds
+
+    def send(self, message):
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+
+class GuardedAllocator:
+    """Replaces torch's uninitialised allocations: poison inside, guard bands on both sides, broken bands reported.
+
+    Only allocations through Python are covered. What a C++ extension allocates itself meets the poison that
+    `poison_free_memory` leaves on the heap, but has no bands.
+    """
+
+    def __init__(self, torch):
+        self.torch = torch
+        self.poison = 0xFF
+        self.active = False
+        self.live = []
+        self.empty = torch.empty
+        torch.empty = self._wrap(torch.empty)
+        torch.empty_like = self._wrap(torch.empty_like)
+        torch.empty_strided = self._wrap(torch.empty_strided)
+        torch.Tensor.new_empty = self._wrap(torch.Tensor.new_empty)
+        torch.Tensor.new_empty_strided = self._wrap(torch.Tensor.new_empty_strided)
+
+    def _wrap(self, original):
+        def allocate(*args, **kwargs):
+            if not self.active or self._foreign(kwargs):
+                return original(*args, **kwargs)
+            return self._guarded(original(*args, **kwargs))
+
+        return allocate
+
+    def _foreign(self, kwargs):
+        if kwargs.get("out") is not None or kwargs.get("pin_memory") or kwargs.get("layout"):
+            return True
+        return self.torch._C._len_torch_dispatch_stack() > 0
+
+    def _guarded(self, plain):
+        torch = self.torch
+        if type(plain) is not torch.Tensor or plain.device.type not in ("cpu", "cuda") or plain.is_quantized:
+            return plain
+        itemsize = plain.element_size()
+        span = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride())) if plain.numel() else 0
+        body = span * itemsize
+        raw = self.empty(body + 2 * GUARD_BYTES, dtype=torch.uint8, device=plain.device)
+        raw.fill_(GUARD_FILL)
+        inner = raw[GUARD_BYTES : GUARD_BYTES + body]
+        inner.fill_(self.poison)
+        self.live.append((raw, body))
+        typed = inner.view(plain.dtype).as_strided(plain.shape, plain.stride(), GUARD_BYTES // itemsize)
+        return typed.requires_grad_(plain.requires_grad) if plain.requires_grad else typed
+
+    def broken(self):
+        """How many allocations since the last `reset` have a damaged guard band."""
+        damaged = 0
+        for raw, body in self.live:
+            bands = self.torch.cat([raw[:GUARD_BYTES], raw[GUARD_BYTES + body :]])
+            damaged += int(bool((bands != GUARD_FILL).any()))
+        return damaged
+
+    def reset(self, poison):
+        self.live = []
+        self.poison = poison
+
+
+class Case:
+    """Buffers of one case: the sealed values, the work memory that inputs live in, the memory for output bytes."""
+
+    def __init__(self, torch, message, fds):
+        self.torch = torch
+        self.message = message
+        self.device = torch.device(message["device"])
+        names = message["values"]
+        self.values = {name: self._map(fd, writable=False) for name, fd in zip(names, fds)}
+        self.work = self._map(fds[len(names)], writable=True)
+        self.out = self._map(fds[len(names) + 1], writable=True)
+        for fd in fds:
+            os.close(fd)
+        self.host = [self._host_tensor(slot) for slot in message["inputs"]]
+        self.inputs = [self._on_device(slot, raw) for slot, raw in zip(message["inputs"], self.host)]
+
+    @staticmethod
+    def _map(fd, writable):
+        size = os.fstat(fd).st_size
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        return mmap.mmap(fd, size, mmap.MAP_SHARED if writable else mmap.MAP_PRIVATE, protection)
+
+    def _host_tensor(self, slot):
+        """Raw bytes of one input's storage, guard bands included, over the work memory."""
+        if slot is None:
+            return None
+        return self.torch.frombuffer(
+            self.work, dtype=self.torch.uint8, count=slot["end"] - slot["begin"], offset=slot["begin"]
+        )
+
+    def _on_device(self, slot, raw):
+        if slot is None:
+            return None
+        storage = raw if self.device.type == "cpu" else self.torch.empty_like(raw, device=self.device)
+        dtype = getattr(self.torch, slot["dtype"])
+        inner = storage[slot["data"] - slot["begin"] :]
+        inner = inner[: len(inner) - len(inner) % dtype.itemsize]
+        base = storage.storage_offset() + slot["data"] - slot["begin"]
+        return inner.view(dtype).as_strided(slot["shape"], slot["stride"], base // dtype.itemsize)
+
+    def fill(self, name):
+        """Put one set of values into the buffers; addresses stay what they were."""
+        memoryview(self.work)[:] = memoryview(self.values[name])
+        if self.device.type == "cpu":
+            return
+        for raw, tensor in zip(self.host, self.inputs):
+            if raw is not None:
+                self._device_bytes(tensor).copy_(raw)
+
+    def bring_back(self):
+        """Let the parent see what the candidate left in the inputs."""
+        if self.device.type == "cpu":
+            return
+        for raw, tensor in zip(self.host, self.inputs):
+            if raw is not None:
+                raw.copy_(self._device_bytes(tensor))
+
+    def _device_bytes(self, tensor):
+        return self.torch.empty(0, dtype=self.torch.uint8, device=self.device).set_(tensor.untyped_storage())
+
+    def poison_free_memory(self, poison):
+        """Fill blocks of the outputs' sizes and free them, so that memory an allocator hands out holds no old result."""
+        for nbytes in self.message["output_bytes"]:
+            blocks = [self.torch.empty(nbytes, dtype=self.torch.uint8, device=self.device) for _ in range(2)]
+            for block in blocks:
+                block.fill_(poison)
+
+    def alias(self, tensor):
+        """Index of the input whose storage `tensor` lies in, or None."""
+        if tensor.numel() == 0:
+            return None
+        begin = tensor.data_ptr()
+        for index, mine in enumerate(self.inputs):
+            if mine is None or mine.numel() == 0 or mine.device != tensor.device:
+                continue
+            storage = mine.untyped_storage()
+            low = storage.data_ptr()
+            if low <= begin < low + storage.nbytes():
+                return index
+        return None
+
+
+class Worker:
+    """Answers the parent's requests, one at a time."""
+
+    def __init__(self, channel, torch, allocator):
+        self.channel = channel
+        self.torch = torch
+        self.allocator = allocator
+        self.function = None
+        self.case = None
+        self.held = None
+
+    def load(self, message, fds):
+        """Import the candidate. A foreign one is an attribute of a file; ours is built per case from its params."""
+        if message["kind"] == "op":
+            from tileops_kernels.ops import get_op
+
+            op_class = get_op(message["op"])
+            self.function = lambda *inputs, **params: op_class(**params)(*inputs)
+            return {"ok": True}
+        # A file may import its neighbours, as it could when run by hand.
+        sys.path.append(os.path.dirname(message["path"]))
+        spec = importlib.util.spec_from_file_location("tileops_candidate", message["path"])
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        target = module
+        for part in message["object"].split("."):
+            target = getattr(target, part)
+        if not callable(target):
+            raise TypeError(f"{message['object']} is {type(target).__name__}, expected a callable")
+        self.function = target
+        return {"ok": True}
+
+    def open_case(self, message, fds):
+        self.held = None
+        self.case = Case(self.torch, message, fds)
+        return {"ok": True}
+
+    def run(self, message, fds):
+        case, torch = self.case, self.torch
+        case.fill(message["values"])
+        self.allocator.reset(message["poison"])
+        case.poison_free_memory(message["poison"])
+        self._synchronize()
+        self.allocator.active = True
+        try:
+            result = self.function(*case.inputs, **self._params(message["params"]))
+        finally:
+            self.allocator.active = False
+        self._synchronize()
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        if message.get("hold"):
+            self.held = outputs
+        answer = {"ok": True, "outputs": self._snapshot(outputs), "broken_guards": self.allocator.broken()}
+        case.bring_back()
+        self.allocator.reset(message["poison"])
+        return answer
+
+    def recheck(self, message, fds):
+        """Once more the bytes of the outputs that `hold` kept: a later call must not have changed them."""
+        return {"ok": True, "outputs": self._snapshot(self.held or ())}
+
+    def refuse(self, message, fds):
+        """Run on inputs that the manifest forbids; that no error comes is the parent's to judge."""
+        inputs = [self._forbidden(spec) for spec in message["inputs"]]
+        self.function(*inputs, **self._params(message["params"]))
+        self._synchronize()
+        return {"ok": True}
+
+    def _forbidden(self, spec):
+        if spec is None:
+            return None
+        dtype = getattr(self.torch, spec["dtype"])
+        return self.torch.zeros(spec["shape"], dtype=dtype, device=spec["device"])
+
+    def _params(self, params):
+        def revive(value):
+            if isinstance(value, dict) and "$dtype" in value:
+                return getattr(self.torch, value["$dtype"])
+            return value
+
+        return {name: revive(value) for name, value in params.items()}
+
+    def _snapshot(self, outputs):
+        """Copy output bytes into the parent's memory, back to back; describe each output without judging it."""
+        described, offset = [], 0
+        for out in outputs:
+            if type(out) is not self.torch.Tensor or out.layout is not self.torch.strided:
+                described.append({"type": f"{type(out).__module__}.{type(out).__qualname__}"})
+                continue
+            nbytes = out.numel() * out.element_size()
+            entry = {
+                "type": "torch.Tensor",
+                "dtype": str(out.dtype).removeprefix("torch."),
+                "shape": list(out.shape),
+                "stride": list(out.stride()),
+                "device": out.device.type,
+                "alias": self.case.alias(out),
+                "offset": None,
+                "nbytes": nbytes,
+            }
+            if 0 < nbytes <= len(self.case.out) - offset:
+                plain = out.detach().contiguous().reshape(-1).view(self.torch.uint8)
+                target = self.torch.frombuffer(
+                    self.case.out, dtype=self.torch.uint8, count=nbytes, offset=offset
+                )
+                target.copy_(plain)
+                entry["offset"] = offset
+                offset += nbytes
+            described.append(entry)
+        return described
+
+    def _synchronize(self):
+        if self.case is not None and self.case.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+    def serve(self):
+        actions = {
+            "load": self.load,
+            "case": self.open_case,
+            "run": self.run,
+            "recheck": self.recheck,
+            "refuse": self.refuse,
+        }
+        while True:
+            message, fds = self.channel.receive()
+            if message is None:
+                return
+            try:
+                if message["do"] == "lock":
+                    answer = {"ok": True, "confinement": confinement.apply(message)}
+                else:
+                    answer = actions[message["do"]](message, fds)
+            except BaseException as error:  # noqa: BLE001 - whatever a candidate raises is an answer, also SystemExit
+                answer = describe_error(error, self.torch)
+            self.channel.send(answer)
+
+
+def describe_error(error, torch):
+    """An error as data: its kind for the reason code, its class names for the manifest's error contract."""
+    text = "".join(traceback.format_exception(error))
+    out_of_memory = isinstance(
+        error, (MemoryError, torch.OutOfMemoryError)
+    ) or "can't allocate memory" in str(error)
+    kind = "out_of_memory" if out_of_memory else "exception"
+    if isinstance(error, NotImplementedError):
+        kind = "not_implemented"
+    return {
+        "ok": False,
+        "kind": kind,
+        "classes": [c.__name__ for c in type(error).__mro__],
+        "message": f"{type(error).__name__}: {error}"[:MAX_TEXT],
+        "traceback": text[-MAX_TEXT:],
+    }
+
+
+class Zygote:
+    """Imports what every worker needs once, confined; then forks a worker per request and reports how it ended.
+
+    No thread runs here and no device is touched, so that a fork is a faithful copy.
+    """
+
+    def __init__(self, channel, view):
+        self.channel = channel
+        self.view = view
+
+    def start(self, message):
+        held = confinement.apply(message)
+        sys.path.insert(0, self.view)
+        sys.meta_path.insert(0, Blocker())
+        import torch
+
+        self.torch = torch
+        self.allocator = GuardedAllocator(torch)
+        for name in message["preload"]:
+            try:
+                importlib.import_module(name)
+            except Exception:  # noqa: BLE001, PERF203 - the request that needs it will say why it cannot be had
+                continue
+        return {"ok": True, "confinement": held, "torch": torch.__version__}
+
+    def serve(self):
+        message, _ = self.channel.receive()
+        self.channel.send(self.start(message))
+        while True:
+            message, fds = self.channel.receive()
+            if message is None:
+                return
+            if message["do"] == "fork":
+                self.fork(message, fds)
+            else:
+                self.channel.send({"ok": True, "status": self.wait(message["pid"])})
+
+    def fork(self, message, fds):
+        pid = os.fork()
+        if pid == 0:
+            self.channel.socket.close()
+            self.become_worker(message, fds)
+            os._exit(0)
+        for fd in fds:
+            os.close(fd)
+        self.channel.send({"ok": True, "pid": pid})
+
+    def become_worker(self, message, fds):
+        connection, log = fds
+        os.setsid()
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        os.chdir(message["scratch"])
+        os.environ.update(HOME=message["scratch"], TMPDIR=message["scratch"])
+        channel = Channel(connection)
+        first, _ = channel.receive()
+        held = confinement.apply(first)
+        self.torch.set_num_threads(first["threads"])
+        channel.send({"ok": True, "confinement": held, "details": self.details(first["target"])})
+        Worker(channel, self.torch, self.allocator).serve()
+
+    def details(self, target):
+        details = {"torch": self.torch.__version__, "cuda": self.torch.version.cuda}
+        if target == "cuda":
+            properties = self.torch.cuda.get_device_properties(0)
+            details |= {"device": properties.name, "arch": f"sm_{properties.major}{properties.minor}"}
+        return details
+
+    @staticmethod
+    def wait(pid):
+        """Exit code of a worker as subprocess has it (negative: a signal); None while it runs."""
+        found, status = os.waitpid(pid, os.WNOHANG)
+        return None if found == 0 else os.waitstatus_to_exitcode(status)
+
+
+def main():
+    arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    Zygote(Channel(int(arguments["--socket"])), arguments["--view"]).serve()
+
+
+if __name__ == "__main__":
+    main()
