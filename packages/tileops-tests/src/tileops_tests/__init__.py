@@ -1,7 +1,7 @@
 """The test stage: independent verdicts on operators.
 
-`tileops-tests verify` is the command; `OpVerification` and `run_session` are the same from Python. This package never
-imports the implementation: candidates run in a process of their own (`worker.py`).
+`tileops-tests verify` is the command; `OpVerification` and `run_session` are the same from Python. This
+package never imports the implementation: candidates run in a process of their own (`worker.py`).
 """
 
 from __future__ import annotations

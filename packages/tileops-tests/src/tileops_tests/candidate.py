@@ -10,7 +10,7 @@ from tileops_tests.errors import UsageError
 
 @dataclass(frozen=True)
 class Candidate:
-    """A callable `fn(*inputs, **params)`; `object` may be dotted. The file is never imported by this process."""
+    """A callable `fn(*inputs, **params)`; `object` may be dotted. This process never imports the file."""
 
     path: Path
     object: str

@@ -1,7 +1,8 @@
 """Which cases an op is judged on: derived from its entry alone, the same for every op.
 
-Tiers: `smoke` samples each source of cases, `full` exhausts it. Sources: workload rows in each dtype, distributions,
-boundary shapes (dtypes rotate over all that the entry allows), memory layouts, and calls that the entry forbids.
+Tiers: `smoke` samples each source of cases, `full` exhausts it. Sources: workload rows in each dtype,
+distributions, boundary shapes (dtypes rotate over all that the entry allows), memory layouts, and calls
+that the entry forbids.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from tileops_manifest import Binding, Entry, Row, SpecError, TensorMeta
-from tileops_workloads import DISTRIBUTIONS, LayoutError, WorkloadBase, make_workload
 
+from tileops_manifest import Binding, Entry, Row, SpecError, TensorMeta
 from tileops_tests.errors import UsageError
+from tileops_workloads import DISTRIBUTIONS, LayoutError, WorkloadBase, make_workload
 
 TIERS = ("smoke", "full")
 LAYOUTS = ("strided", "transposed", "expanded", "offset", "zero-dim", "empty")
@@ -43,7 +44,9 @@ BUDGETS = {
 
 @dataclass(frozen=True)
 class Spec:
-    """One case before its inputs exist; `workload(seed)` makes them, other seeds give other values in the same shapes."""
+    """One case before its inputs exist; `workload(seed)` makes them, other seeds give other values in the
+    same shapes.
+    """
 
     entry: Entry
     row: Row | None
@@ -181,7 +184,7 @@ def _affordable(binding: Binding, where: str) -> bool:
 
 
 def forbidden_calls(entry: Entry, *, per_kind: int = 1) -> list[ForbiddenCall]:
-    """Calls made illegal by one change each (dtype, shape, missing input, param), as the entry itself says."""
+    """Calls made illegal by one change each (dtype, shape, missing input, param); the entry says which are."""
     spec = next(iter(_boundary(entry, BUDGETS["smoke"])))
     binding = spec.workload(0).binding
     calls: list[ForbiddenCall] = []

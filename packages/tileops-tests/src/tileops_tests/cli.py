@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
-from tileops_manifest import ManifestError, load_manifest
-from tileops_workloads import DISTRIBUTIONS
 
+from tileops_manifest import ManifestError, load_manifest
 from tileops_tests.candidate import Candidate
 from tileops_tests.cases import TIERS, plan
 from tileops_tests.codes import MEANINGS
@@ -27,6 +26,7 @@ from tileops_tests.record import json_schema
 from tileops_tests.report import ProgressDisplay, summary_table
 from tileops_tests.session import run_session, select_ops
 from tileops_tests.verify import Options
+from tileops_workloads import DISTRIBUTIONS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -195,7 +195,8 @@ def _explain(arguments: argparse.Namespace, console: Console) -> int:
     found = [case for case in cases if case.id == arguments.case]
     if not found:
         raise UsageError(
-            f"{entry.name} has no case {arguments.case!r} in tier {arguments.tier}; see `tileops-tests list {entry.name}`"
+            f"{entry.name} has no case {arguments.case!r} in tier {arguments.tier}; "
+            f"see `tileops-tests list {entry.name}`"
         )
     explain(found[0], get_oracle(entry.name), _target(arguments), arguments.seed, console)
     return ExitCode.PASSED

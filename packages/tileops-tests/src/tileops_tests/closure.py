@@ -1,9 +1,10 @@
-"""The part of the implementation that an op's verdict speaks for: its import closure, read as text, never imported.
+"""The part of the implementation that an op's verdict speaks for: its import closure, read as text, never
+imported.
 
-Roots are the op layer's core (everything in `ops/` that is not a flow), the flow modules that name the op, and the
-files that define the kernel classes of the entry's `kernel_map`. From there imports are followed statically. An import
-that cannot be resolved to a file of the package ends the trail; a root that cannot be found makes the closure the whole
-package, so that a digest is at worst too wide.
+Roots are the op layer's core (everything in `ops/` that is not a flow), the flow modules that name the op,
+and the files that define the kernel classes of the entry's `kernel_map`. From there imports are followed
+statically. An import that cannot be resolved to a file of the package ends the trail; a root that cannot be
+found makes the closure the whole package, so that a digest is at worst too wide.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from functools import cache
 from pathlib import Path
 
 from tileops_manifest import Entry
-
 from tileops_tests.sandbox import package_folder
 
 PACKAGE = "tileops_kernels"
@@ -55,7 +55,9 @@ def _roots(entry: Entry, root: Path) -> set[Path] | None:
 
 
 def import_closure(roots: Iterable[Path], root: Path, package: str) -> frozenset[Path]:
-    """All files of `package` (in `root`) that `roots` import, directly or not, the packages above them included."""
+    """All files of `package` (in `root`) that `roots` import, directly or not, the packages above them
+    included.
+    """
     pending, seen = list(roots), set()
     while pending:
         file = pending.pop()

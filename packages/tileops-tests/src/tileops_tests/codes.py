@@ -1,4 +1,6 @@
-"""Reason codes: why a case did not pass. One code per kind of fault, so that a wrong reason is itself visible."""
+"""Reason codes: why a case did not pass. One code per kind of fault, so that a wrong reason is itself
+visible.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ MEANINGS: dict[ReasonCode, str] = {
     ReasonCode.STALE_RESULT: "new values in the same buffers gave the old result",
     ReasonCode.OUTPUT_REUSED: "a later call changed an output that an earlier call had returned",
     ReasonCode.ALIAS_OF_INPUT: "an output shares memory with an input without the manifest allowing it",
-    ReasonCode.UNWRITTEN_OUTPUT: "elements of an output were never written: they hold the poison of both runs",
+    ReasonCode.UNWRITTEN_OUTPUT: "elements of an output were never written: they hold the poison",
     ReasonCode.CRASH: "the worker process died",
     ReasonCode.TIMEOUT: "the time limit was exceeded",
     ReasonCode.OUT_OF_MEMORY: "the memory limit was exceeded",

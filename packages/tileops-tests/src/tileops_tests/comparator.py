@@ -1,7 +1,8 @@
-"""The strict comparator: metadata first, then masks, then values. Everything is a pure function that returns a finding.
+"""The strict comparator: metadata first, then masks, then values. Everything is a pure function that
+returns a finding.
 
-A comparison is written so that whatever is not provably right is wrong: `bad = ~(error <= bound)` holds for NaN, shapes
-never broadcast, and NaN and ±Inf are compared as masks of their own.
+A comparison is written so that whatever is not provably right is wrong: `bad = ~(error <= bound)` holds for
+NaN, shapes never broadcast, and NaN and ±Inf are compared as masks of their own.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class OutputMeta:
 class OutputReference:
     """Everything that the verdict on one output needs, on the device where the oracle ran.
 
-    `expected` has the output's dtype. For a bounded output `ref` (unrounded), `base` (the specified precision, rounded
-    to the output dtype), `bound`, `e_base` and `e_low` are float64 of the same shape; for an exact one `bound` is None.
+    `expected` has the output's dtype. For a bounded output `ref` (unrounded), `base` (the specified
+    precision, rounded to the output dtype), `bound`, `e_base` and `e_low` are float64 of the same shape;
+    for an exact one `bound` is None.
     """
 
     name: str
@@ -51,7 +53,8 @@ class OutputReference:
 class Finding:
     """Outcome of comparing one output: `code` None means that it agrees.
 
-    `error`, `bound` and `ratio` belong to the element with the largest error/bound (0 for exact comparisons that agree).
+    `error`, `bound` and `ratio` belong to the element with the largest error/bound (0 for exact comparisons
+    that agree).
     """
 
     output: str
@@ -96,7 +99,9 @@ def _meta_finding(name: str, code: ReasonCode, what: str, got: object, expected:
 
 
 def compare(actual: Tensor, reference: OutputReference) -> Finding:
-    """Compare one output with its reference; `actual` must already be of the manifest's dtype, else it is a finding."""
+    """Compare one output with its reference; `actual` must already be of the manifest's dtype, else it is a
+    finding.
+    """
     name = reference.name
     if actual.dtype != torch_dtype(reference.dtype):
         return _meta_finding(
@@ -122,7 +127,7 @@ def widen(x: Tensor) -> Tensor:
 
 
 def same_values(a: Tensor, b: Tensor, *, signed_zero: bool = True) -> Tensor:
-    """Element mask of equality; every NaN equals every NaN, and −0 equals +0 only if `signed_zero` is False."""
+    """Mask of equality; every NaN equals every NaN, and −0 equals +0 only if `signed_zero` is False."""
     if not a.dtype.is_floating_point:
         return a == b
     a, b = widen(a), widen(b)
@@ -174,13 +179,17 @@ def _compare_bounded(actual: Tensor, reference: OutputReference) -> Finding:
 
 
 def _overflows_legally(actual: Tensor, ref: Tensor, bound: Tensor, dtype: str) -> Tensor:
-    """±Inf of the right sign, where the interval ref ± bound reaches past the largest number of the output dtype."""
+    """±Inf of the right sign, where the interval ref ± bound reaches past the largest number of the output
+    dtype.
+    """
     largest = torch.finfo(torch_dtype(dtype)).max
     return (actual.abs() == torch.inf) & torch.isfinite(ref) & (ref * torch.sign(actual) + bound >= largest)
 
 
 def _follows_specified_precision(actual: Tensor, base: Tensor, expected: Tensor, bound: Tensor) -> Tensor:
-    """Where the specified arithmetic itself leaves the oracle's class (an intermediate overflows), it is legal to follow it."""
+    """Where the specified arithmetic itself leaves the oracle's class (an intermediate overflows), it is
+    legal to follow it.
+    """
     kind = categories(base)
     departs = kind != categories(expected)
     near = (kind != FINITE) | ((actual - base).abs() <= bound)

@@ -1,8 +1,10 @@
-"""Confinement of the worker process: resource limits, no new privileges, namespaces, Landlock. Standard library only.
+"""Confinement of the worker process: resource limits, no new privileges, namespaces, Landlock. Standard
+library only.
 
-Loaded by `worker.py` in a process that never sees the rest of this package. `apply` takes one layer as a message and
-returns what of it held, as data for the verification record: a mechanism that the system lacks is reported, not assumed.
-Layers only ever tighten: the first one is applied before torch is imported, the second one before any result counts.
+Loaded by `worker.py` in a process that never sees the rest of this package. `apply` takes one layer as a
+message and returns what of it held, as data for the verification record: a mechanism that the system lacks
+is reported, not assumed. Layers only ever tighten: the first one is applied before torch is imported, the
+second one before any result counts.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def _map_identity(uid, gid):
 
 
 def restrict_files(paths):
-    """Landlock: what may be read, read and executed, or written, by path; everything else in the file system is denied.
+    """Landlock: what may be read, read and executed, or written, by path; everything else in the file
+    system is denied.
 
     Also denied, where the kernel's version knows it: TCP, and signals and ptrace towards processes outside.
     """

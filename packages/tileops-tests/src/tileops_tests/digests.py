@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 
 from tileops_manifest import Entry
-
 from tileops_tests.closure import digest_files, implementation_digest, import_closure
 from tileops_tests.sandbox import package_folder
 from tileops_tests.tolerance import tolerance_digest
@@ -21,7 +20,8 @@ CHECKER = (
     "reference.py", "sandbox.py", "sensitivity.py", "tolerance.py", "verify.py", "worker.py",
 )  # fmt: skip
 _DISTS = (
-    "tileops-manifest", "tileops-workloads", "tileops-kernels", "tileops-tests", "torch", "tilelang", "pydantic",
+    "tileops-manifest", "tileops-workloads", "tileops-kernels", "tileops-tests", "torch", "tilelang",
+    "pydantic",
 )  # fmt: skip
 
 

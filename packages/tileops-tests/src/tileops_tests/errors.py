@@ -32,7 +32,9 @@ class WorkerStartError(VerificationError):
 
 
 class RecordError(VerificationError):
-    """A verification record could not be read (truncated, another schema) or written (disk full, no permission)."""
+    """A verification record could not be read (truncated, another schema) or written (disk full, no
+    permission).
+    """
 
 
 class LedgerError(VerificationError):

@@ -14,7 +14,9 @@ from tileops_tests.tolerance import constants_for
 
 
 def explain(case: Case, oracle: OracleLike, target: str, seed: int, console: Console) -> None:
-    """Print a case's inputs, numerics, constants, the three errors against the bound, and the sensitivity gate."""
+    """Print a case's inputs, numerics, constants, the three errors against the bound, and the sensitivity
+    gate.
+    """
     entry, binding = case.spec.entry, case.binding
     inputs = case.spec.workload(seed).gen_inputs()
     constants = constants_for(entry.name, target)

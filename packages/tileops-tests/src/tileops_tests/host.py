@@ -1,7 +1,8 @@
 """The parent's side of a worker: start, ask, watch, end.
 
-Time and memory are watched from here, by clock and by `/proc`, since a limit that the candidate's process enforces on
-itself is one it can lift. Whatever ends a worker becomes a `WorkerFailure` with a reason code: never a skip.
+Time and memory are watched from here, by clock and by `/proc`, since a limit that the candidate's process
+enforces on itself is one it can lift. Whatever ends a worker becomes a `WorkerFailure` with a reason code:
+never a skip.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class WorkerFailure(Exception):
 
 
 class Worker:
-    """One confined process. `ask` sends a request and returns its answer; a context manager that always ends it."""
+    """One confined process. `ask` sends a request and returns its answer; a context manager that always ends
+    it.
+    """
 
     def __init__(
         self, zygote: Zygote, limits: Limits, *, threads: int = 1, cancel: Event | None = None
@@ -86,7 +89,7 @@ class Worker:
         self.details = answer["details"]
 
     def lock(self) -> None:
-        """Enter the run phase: from here on nothing can be executed, and nothing but scratch can be written."""
+        """Enter the run phase: from here on nothing can be executed, only scratch can be written."""
         answer = self.ask(
             {"do": "lock", "paths": self.sandbox.run_paths(self.scratch)}, timeout=self.limits.run_seconds
         )
@@ -180,7 +183,9 @@ class Worker:
             self._exit_status(timeout=5.0)
 
     def _exit_status(self, timeout: float) -> int | None:
-        """How the process ended, None if it has not within `timeout` seconds. Until it is asked for, the id stays taken."""
+        """How the process ended, None if it has not within `timeout` seconds. Until it is asked for, the id
+        stays taken.
+        """
         deadline = time.monotonic() + timeout
         while self._ended is None:
             self._ended = self.zygote.exit_status(self.pid)

@@ -1,7 +1,8 @@
 """The verdict on one case, in the order that the design fixes.
 
-poison → run → snapshot → inputs unchanged → guard bands intact → arity, dtype, shape, stride, device → values → run again
-(bitwise, or to the declared determinism) → run with other values in the same buffers → outputs of the first run intact.
+poison → run → snapshot → inputs unchanged → guard bands intact → arity, dtype, shape, stride, device →
+values → run again (bitwise, or to the declared determinism) → run with other values in the same buffers →
+outputs of the first run intact.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tileops_manifest import Binding
 from torch import Tensor
 
+from tileops_manifest import Binding
 from tileops_tests.codes import ReasonCode
 from tileops_tests.comparator import (
     Finding,
@@ -28,8 +29,8 @@ from tileops_tests.memory import Image, SharedMemory, changed_inputs, sealed_cop
 from tileops_tests.precision import torch_dtype
 from tileops_tests.sensitivity import raw_bits
 
-# Two patterns, so that an element that was never written can be told from one that happens to look like poison.
-# The first is a NaN in every floating dtype; the second is finite in every one.
+# Two patterns, so that an element that was never written can be told from one that happens to look like
+# poison. The first is a NaN in every floating dtype; the second is finite in every one.
 POISONS = (0xFF, 0x5A)
 
 
@@ -102,8 +103,8 @@ class CaseRun:
         """Run once and check everything but the outputs' values.
 
         Raises:
-            Failed: an error, a mutated input, a broken guard band, a wrong dtype, shape, stride, device or alias.
-            WorkerFailure: the worker is gone.
+            Failed: an error, a mutated input, a broken guard band, a wrong dtype, shape, stride, device or
+            alias. WorkerFailure: the worker is gone.
         """
         self._out.bytes.fill_(poison ^ 0xFF)
         message = {

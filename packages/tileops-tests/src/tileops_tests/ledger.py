@@ -1,4 +1,6 @@
-"""The ledger of known failures: each with a reason, each still run. A listed case that passes is a failure too."""
+"""The ledger of known failures: each with a reason, each still run. A listed case that passes is a failure
+too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tileops_tests.errors import LedgerError
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """One entry: `case` is a pattern (`*` and `?`), `code` the reason code that is expected, `reason` is for people."""
+    """One entry: `case` is a pattern (`*` and `?`), `code` the reason code that is expected, `reason` is for
+    people.
+    """
 
     op: str
     target: str

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds for the start and for a request of each phase, bytes of memory and of a file, number of processes."""
+    """Seconds for the start and for a request of each phase, bytes of memory and of a file, number of
+    processes.
+    """
 
     start_seconds: float = 120.0
     compile_seconds: float = 120.0

@@ -1,9 +1,11 @@
-"""Memory that the parent owns and a worker may see: sealed inputs, work buffers with guard bands, output bytes.
+"""Memory that the parent owns and a worker may see: sealed inputs, work buffers with guard bands, output
+bytes.
 
-All inputs of a case lie in one image: for each tensor a guard band, the bytes of its storage that it spans (gaps between
-strided elements included), and another guard band. The image is sealed read-only; the worker copies it into the work
-memory, whose content the parent compares with the image after the run. So an input that was written, a gap that was
-written and a store just past an input are all seen by a process that the candidate's code never runs in.
+All inputs of a case lie in one image: for each tensor a guard band, the bytes of its storage that it spans
+(gaps between strided elements included), and another guard band. The image is sealed read-only; the worker
+copies it into the work memory, whose content the parent compares with the image after the run. So an input
+that was written, a gap that was written and a store just past an input are all seen by a process that the
+candidate's code never runs in.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def mechanism() -> str:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one input lies in the image; offsets in bytes, strides in elements. `begin` and `end` include the bands."""
+    """Where one input lies in the image; offsets in bytes, strides in elements. `begin` and `end` include the
+    bands.
+    """
 
     name: str
     dtype: str
@@ -131,7 +135,7 @@ def _storage_bytes(tensor: Tensor) -> Tensor:
 
 
 class SharedMemory:
-    """A block that a file descriptor names, mapped here; closed by `close` or at the end of a `with` block."""
+    """A block named by a file descriptor, mapped here; closed by `close` or at the end of a `with` block."""
 
     def __init__(self, size: int, scratch: Path) -> None:
         self.size = max(size + -size % _PAGE, _PAGE)
@@ -152,7 +156,9 @@ class SharedMemory:
         return torch.frombuffer(self._map, dtype=torch.uint8)
 
     def seal(self) -> None:
-        """Make the content immutable for everyone who holds the descriptor (memfd), or hand out a read-only one (file)."""
+        """Make the content immutable for everyone who holds the descriptor (memfd), or hand out a read-only
+        one (file).
+        """
         self._unmap()
         if self._path is None:
             import fcntl
@@ -165,7 +171,9 @@ class SharedMemory:
         self.fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
 
     def fix_size(self) -> None:
-        """Let the content be written but the block neither grow nor shrink: a shrunk block would crash its owner."""
+        """Let the content be written but the block neither grow nor shrink: a shrunk block would crash its
+        owner.
+        """
         if self._path is None:
             import fcntl
 

@@ -1,8 +1,8 @@
 """Floating-point formats: roundoff, the precision ladder, rounding to a number of significant bits.
 
-All arithmetic on errors is done in float64. `tf32` is a format of arithmetic, not of storage, so the ladder speaks of
-formats by name and rounds by significant bits; range is left alone, since a workload whose range alone exposes a lower
-precision would say nothing about its precision.
+All arithmetic on errors is done in float64. `tf32` is a format of arithmetic, not of storage, so the ladder
+speaks of formats by name and rounds by significant bits; range is left alone, since a workload whose range
+alone exposes a lower precision would say nothing about its precision.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """`bits` significant bits (the implicit one included); `min_exponent`: the exponent of the smallest normal number."""
+    """`bits` significant bits (the implicit one included); `min_exponent`: the exponent of the smallest
+    normal number.
+    """
 
     bits: int
     min_exponent: int
@@ -72,7 +74,8 @@ def is_float(name: str) -> bool:
 
 
 def one_step_down(name: str, *, tf32_allowed: bool = False) -> str:
-    """The next lower format; where the entry allows tf32, float32 arithmetic already is tf32, so the step starts there.
+    """The next lower format; where the entry allows tf32, float32 arithmetic already is tf32, so the step
+    starts there.
 
     >>> one_step_down("float32"), one_step_down("float32", tf32_allowed=True), one_step_down("bfloat16")
     ('tf32', 'bfloat16', 'float8_e4m3fn')

@@ -1,7 +1,7 @@
 """The verification record: what was checked, on what, with which outcome. Written after every finished op.
 
-A record is replaced as a whole and atomically, so that what is on the disk is always complete, and an interruption or
-a full disk loses nothing that was finished before.
+A record is replaced as a whole and atomically, so that what is on the disk is always complete, and an
+interruption or a full disk loses nothing that was finished before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Model(BaseModel):
 
 
 class CaseCounts(Model):
-    """`declared` = all planned; `run` = judged; `passed` = evidence; `refused` = agreed, on inputs that prove nothing."""
+    """`declared` = all planned; `run` = judged; `passed` = evidence; `refused` = agreed, on inputs that prove
+    nothing.
+    """
 
     declared: int = Field(ge=0)
     run: int = Field(ge=0)

@@ -6,19 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from tileops_manifest import Binding
 from torch import Tensor
 
+from tileops_manifest import Binding
 from tileops_tests.comparator import OutputReference, widen
 from tileops_tests.precision import FORMATS, is_float, one_step_down, round_significand, torch_dtype
 from tileops_tests.tolerance import Constants, bound_of
 
-# Ops that only add and multiply: on `exact` inputs every order of accumulation gives the same bits. That the oracle in
-# the specified precision equals the oracle in float64 is checked on every such case, so a wrong row here cannot excuse.
+# Ops that only add and multiply: on `exact` inputs every order of accumulation gives the same bits. That the
+# oracle in the specified precision equals the oracle in float64 is checked on every such case, so a wrong row
+# here cannot excuse.
 RING_OPS = frozenset({"AddFwdOp", "SubFwdOp", "MulFwdOp", "SumFwdOp", "CumsumFwdOp", "GemmFwdOp", "BmmFwdOp"})
 EXACT_DISTRIBUTIONS = frozenset({"exact", "sparse-exact"})
 
-# Distributions on which the values themselves are evidence; `adversarial` inputs test masks, `exact` ones test bits.
+# Distributions on which the values themselves are evidence; `adversarial` inputs test masks, `exact` ones
+# test bits.
 NUMERIC_DISTRIBUTIONS = frozenset({"normal", "structured"})
 
 
@@ -100,12 +102,12 @@ def sees_lower_precision(references: Sequence[OutputReference]) -> bool:
 def _check_arity(binding: Binding, outputs: Sequence[Tensor]) -> None:
     if len(outputs) != len(binding.outputs):
         raise ValueError(
-            f"{binding.entry.name}: the oracle returned {len(outputs)} outputs, expected {len(binding.outputs)}"
+            f"{binding.entry.name}: the oracle gave {len(outputs)} outputs, expected {len(binding.outputs)}"
         )
     for (name, meta), output in zip(binding.outputs.items(), outputs, strict=True):
         if tuple(output.shape) != tuple(meta.shape):
             raise ValueError(
-                f"{binding.entry.name}: the oracle's {name}.shape is {tuple(output.shape)}, expected {meta.shape}"
+                f"{binding.entry.name}: oracle: {name}.shape is {tuple(output.shape)}, expected {meta.shape}"
             )
 
 
@@ -114,7 +116,9 @@ def _exact(name: str, dtype: str, ref: Tensor, signed_zero: bool) -> OutputRefer
 
 
 def _rounded(ref: Tensor, dtype: str) -> Tensor:
-    """To the output dtype with one rounding: torch converts float64 to 16 bits through float32, rounding twice."""
+    """To the output dtype with one rounding: torch converts float64 to 16 bits through float32, rounding
+    twice.
+    """
     if ref.dtype is torch.float64 and is_float(dtype):
         ref = round_significand(ref, FORMATS[dtype].bits)
     return ref.to(torch_dtype(dtype)).contiguous()
@@ -125,7 +129,7 @@ def _agree(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
 
 
 def _lowered(binding: Binding, inputs: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-    """Floating inputs one step down the ladder, in the container of their own dtype (fewer bits always fit)."""
+    """Floating inputs one step down the ladder, in their own dtype (fewer bits always fit)."""
     allowed = binding.entry.numerics.tf32
 
     def lower(tensor: Tensor | None) -> Tensor | None:

@@ -21,12 +21,15 @@ MAX_LINES = 5
 
 
 class ProgressDisplay:
-    """A bar over ops with the case at hand; finished ops that did not pass are printed with their reasons at once."""
+    """A bar over ops with the case at hand; finished ops that did not pass are printed with their reasons at
+    once.
+    """
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console
         self._bar = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TimeElapsedColumn(),
             console=console, transient=True,
         )  # fmt: skip
         self._task = self._bar.add_task("verify", total=total)
@@ -84,5 +87,5 @@ def summary_table(record: Record) -> Table:
 
 def _caption(record: Record) -> str:
     s = record.summary
-    text = f"{s.passed} of {s.ops} ops passed, {s.failed} failed, {s.refused} refused, {s.error} without a verdict"
+    text = f"{s.passed} of {s.ops} ops passed, {s.failed} failed, {s.refused} refused, {s.error} undecided"
     return text if s.complete else f"{text}; incomplete"

@@ -1,7 +1,9 @@
-"""What a worker can see: a folder of links to everything importable except the judge, a scratch folder, a cache.
+"""What a worker can see: a folder of links to everything importable except the judge, a scratch folder, a
+cache.
 
-The same folder serves editable and wheel installs: it is built from the parent's own import path, entry by entry, and
-the entries that belong to the judge are left out. Landlock, where the system has it, then denies the rest of the disk.
+The same folder serves editable and wheel installs: it is built from the parent's own import path, entry by
+entry, and the entries that belong to the judge are left out. Landlock, where the system has it, then denies
+the rest of the disk.
 """
 
 from __future__ import annotations
@@ -94,13 +96,16 @@ class Sandbox:
 
 
 def default_cache() -> Path:
-    """Where the worker keeps compiled programs between runs; apart from the user's own, which is never trusted."""
+    """Where the worker keeps compiled programs between runs; apart from the user's own, which is never
+    trusted.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "tileops-tests"
 
 
 def build_sandbox(target: str, *, candidate: Path | None = None, cache: Path | None = None) -> Sandbox:
-    """Prepare folders and rules. A foreign candidate gets a cache of its own, so that it cannot plant a program in ours.
+    """Prepare folders and rules. A foreign candidate gets a cache of its own, so that it cannot plant a
+    program in ours.
 
     Raises:
         WorkerStartError: the folders cannot be made, or the implementation is not installed.
@@ -158,7 +163,9 @@ def allow_except(path: Path, hidden: Iterable[Path]) -> list[str]:
 
 
 def _link_everything_importable(view: Path) -> list[str]:
-    """Fill `view` with links; returns what they lead to. Earlier entries of the path win, as they do for an import."""
+    """Fill `view` with links; returns what they lead to. Earlier entries of the path win, as they do for an
+    import.
+    """
     targets: list[str] = []
     for name in NEEDED:
         folder = package_folder(name)

@@ -1,7 +1,7 @@
 """The sensitivity gate: could this workload have told a wrong result from a right one?
 
-Six plausible wrong results are made from the oracle's own output; the comparator must reject each one that differs from
-it. A workload that lets one through judges nobody.
+Six plausible wrong results are made from the oracle's own output; the comparator must reject each one that
+differs from it. A workload that lets one through judges nobody.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def shuffled_rows(reference: OutputReference) -> Tensor:
 
 
 def wrong_element(reference: OutputReference) -> Tensor:
-    """One element replaced by the value farthest from it among the finite ones (integers: by its successor)."""
+    """One element replaced by the finite value farthest from it (an integer: by its successor)."""
     wrong = reference.expected.clone()
     at = int(wrong.numel() * 0.618)
     flat = wrong.view(-1)
@@ -100,7 +100,8 @@ def gate(references: Sequence[OutputReference]) -> dict[str, Outcome]:
     return {kind: _try_kind(kind, references) for kind in KINDS}
 
 
-# An accepted wrong output outweighs a rejected one: the outputs are judged one by one, so each must be protected.
+# An accepted wrong output outweighs a rejected one: the outputs are judged one by one, so each must be
+# protected.
 _WORST_FIRST = (Outcome.ACCEPTED, Outcome.REJECTED, Outcome.UNCHANGED, Outcome.INAPPLICABLE)
 
 

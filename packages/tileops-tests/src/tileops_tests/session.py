@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tileops_manifest import Entry, Manifest
-
 from tileops_tests import digests
 from tileops_tests.codes import ReasonCode
 from tileops_tests.errors import MissingOracleError, RecordError, UsageError, WorkerStartError

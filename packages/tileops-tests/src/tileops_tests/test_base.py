@@ -1,7 +1,7 @@
 """`TestBase`: a workload that also knows its reference and can check a result against it.
 
-The verdict machinery (`tileops-tests verify`) is what a claim rests on; this class is the same comparison for people who
-write a test by hand.
+The verdict machinery (`tileops-tests verify`) is what a claim rests on; this class is the same comparison
+for people who write a test by hand.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import torch
-from tileops_manifest import Entry
-from tileops_workloads import WorkloadBase, make_workload
 from torch import Tensor
 
+from tileops_manifest import Entry
 from tileops_tests.comparator import Finding, OutputReference, compare
 from tileops_tests.oracles import get_oracle
 from tileops_tests.reference import build_references
 from tileops_tests.tolerance import constants_for
+from tileops_workloads import WorkloadBase, make_workload
 
 
 class CheckError(AssertionError):
@@ -29,10 +29,12 @@ class CheckError(AssertionError):
 
 
 class TestBase(WorkloadBase):
-    """Adds `ref_program()` and `check()` to a workload. Make one with `TestBase.of(workload)` or a row's label.
+    """Adds `ref_program()` and `check()` to a workload. Make one with `TestBase.of(workload)` or a row's
+    label.
 
     >>> from tileops_manifest import load_manifest
-    >>> test = TestBase.at(load_manifest()["RMSNormFwdOp"], dims={"batch": (4,), "norm": (64,)}, dtypes="float32")
+    >>> entry = load_manifest()["RMSNormFwdOp"]
+    >>> test = TestBase.at(entry, dims={"batch": (4,), "norm": (64,)}, dtypes="float32")
     >>> test.check(*test.ref_program(torch.float32))
     """
 
@@ -57,11 +59,15 @@ class TestBase(WorkloadBase):
         return self.gen_inputs()
 
     def ref_program(self, compute_dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
-        """The oracle's outputs on this workload's inputs, computed in `compute_dtype`, not rounded to the output dtype."""
+        """The oracle's outputs on this workload's inputs, computed in `compute_dtype`, not rounded to the
+        output dtype.
+        """
         return get_oracle(self.entry.name).ref_program(self.inputs, self.params, compute_dtype)
 
     def references(self, target: str = "cpu") -> Sequence[OutputReference]:
-        """What each output is compared with: rounded reference, bound, errors of the base and the lowered program."""
+        """What each output is compared with: rounded reference, bound, errors of the base and the lowered
+        program.
+        """
         return build_references(
             self.binding,
             get_oracle(self.entry.name),

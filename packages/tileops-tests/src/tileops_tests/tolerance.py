@@ -1,7 +1,8 @@
 """The bound of an element: `k·e_base + c·u_out·|ref| + c2·u_acc·scale`, with its constants and their record.
 
-`e_base` enters as the maximum over the element's tile, so that an element is not judged by the luck of its own rounding.
-Where rounding to the output dtype is absolute (below its normal range) `u_out·|ref|` is at least half a subnormal step.
+`e_base` enters as the maximum over the element's tile, so that an element is not judged by the luck of its
+own rounding. Where rounding to the output dtype is absolute (below its normal range) `u_out·|ref|` is at
+least half a subnormal step.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from tileops_tests.precision import FORMATS
 
-# An output is seen as rows by columns (its last dim); a tile is a block of it. Small enough that one bad tile cannot
-# hide among good ones, large enough that its maximum of e_base is a statistic.
+# An output is seen as rows by columns (its last dim); a tile is a block of it. Small enough that one bad tile
+# cannot hide among good ones, large enough that its maximum of e_base is a statistic.
 TILE_ROWS = 16
 TILE_COLUMNS = 128
 
@@ -57,7 +58,9 @@ def constants_for(op: str, target: str) -> Constants:
 
 
 def tile_max(x: Tensor) -> Tensor:
-    """Each element replaced by the largest value of its tile; `x` is non-negative and finite, any shape, float64."""
+    """Each element replaced by the largest value of its tile; `x` is non-negative and finite, any shape,
+    float64.
+    """
     if x.numel() == 0:
         return x
     grid = x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
@@ -86,9 +89,11 @@ def bound_of(
     acc_dtype: str,
     constants: Constants,
 ) -> Tensor:
-    """The largest permitted error per element; all tensors float64, `scale` broadcastable to `ref` (None: |ref|).
+    """The largest permitted error per element; all tensors float64, `scale` broadcastable to `ref` (None:
+    |ref|).
 
-    Elements of `ref` or `e_base` that are not finite get no contribution from them: they are compared as masks.
+    Elements of `ref` or `e_base` that are not finite get no contribution from them: they are compared as
+    masks.
     """
     finite_ref = torch.where(torch.isfinite(ref), ref, torch.zeros_like(ref))
     finite_base = torch.where(torch.isfinite(e_base), e_base, torch.zeros_like(e_base))

@@ -1,4 +1,6 @@
-"""The verdict on one op: all its cases in one confined worker, two phases, restarted when the candidate kills it."""
+"""The verdict on one op: all its cases in one confined worker, two phases, restarted when the candidate kills
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from threading import Event
 from typing import Any
 
 import torch
-from tileops_manifest import Entry
 
+from tileops_manifest import Entry
 from tileops_tests import digests
 from tileops_tests.candidate import Candidate
 from tileops_tests.cases import Case, ForbiddenCall, forbidden_calls, on_device, plan
@@ -36,7 +38,8 @@ from tileops_tests.zygote import Zygote
 # A candidate that kills this many workers is given up on; what is left is reported as not run.
 MAX_WORKERS = 5
 
-# Errors in the compile phase that decide every case of the same signature: the run phase could only fail differently.
+# Errors in the compile phase that decide every case of the same signature: the run phase could only fail
+# differently.
 _DECIDED_BY_COMPILING = frozenset(
     {ReasonCode.EXCEPTION, ReasonCode.NOT_IMPLEMENTED, ReasonCode.OUT_OF_MEMORY}
 )
@@ -290,7 +293,9 @@ class OpVerification:
         )
 
     def _kinds_unseen(self, bites: Counter) -> list[str]:
-        """Kinds of wrong result that no case rejected; rounding means nothing to an op without floating outputs."""
+        """Kinds of wrong result that no case rejected; rounding means nothing to an op without floating
+        outputs.
+        """
         dtypes = {meta.dtype for case in self.cases for meta in case.binding.outputs.values()}
         applicable = [kind for kind in KINDS if kind != "rounded" or any(is_float(name) for name in dtypes)]
         return [kind for kind in applicable if not bites[kind]]

@@ -1,9 +1,9 @@
 """The candidate's process: a standalone script that never imports tileops_tests.
 
-Started by `zygote.py` as `python -I -S worker.py --socket FD --view DIR`; it forks one worker per op. A worker knows no
-expected value: it is handed inputs in sealed memory, runs the candidate on copies of them in buffers that the parent
-owns, and writes the bytes of the outputs into memory of the parent. Messages are JSON lines on a Unix socket; file
-descriptors travel beside them.
+Started by `zygote.py` as `python -I -S worker.py --socket FD --view DIR`; it forks one worker per op. A
+worker knows no expected value: it is handed inputs in sealed memory, runs the candidate on copies of them
+in buffers that the parent owns, and writes the bytes of the outputs into memory of the parent. Messages are
+JSON lines on a Unix socket; file descriptors travel beside them.
 
 Requests to a worker (`do`): `load`, `case`, `run`, `recheck`, `refuse`, `lock`. Every answer has `ok`.
 """
@@ -20,9 +20,10 @@ import socket
 import sys
 import traceback
 
-# Isolated mode leaves the script's own folder off the path; the parent placed this script and one module there.
+# Isolated mode leaves the script's own folder off the path; the parent placed this script and one module
+# there.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import confinement  # noqa: E402
+import confinement
 
 del sys.path[0]
 
@@ -67,7 +68,8 @@ class Channel:
 
 
 class GuardedAllocator:
-    """Replaces torch's uninitialised allocations: poison inside, guard bands on both sides, broken bands reported.
+    """Replaces torch's uninitialised allocations: poison inside, guard bands on both sides, broken bands
+    reported.
 
     Only allocations through Python are covered. What a C++ extension allocates itself meets the poison that
     `poison_free_memory` leaves on the heap, but has no bands.
@@ -103,7 +105,11 @@ class GuardedAllocator:
         if type(plain) is not torch.Tensor or plain.device.type not in ("cpu", "cuda") or plain.is_quantized:
             return plain
         itemsize = plain.element_size()
-        span = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride())) if plain.numel() else 0
+        span = (
+            1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride(), strict=True))
+            if plain.numel()
+            else 0
+        )
         body = span * itemsize
         raw = self.empty(body + 2 * GUARD_BYTES, dtype=torch.uint8, device=plain.device)
         raw.fill_(GUARD_FILL)
@@ -127,20 +133,24 @@ class GuardedAllocator:
 
 
 class Case:
-    """Buffers of one case: the sealed values, the work memory that inputs live in, the memory for output bytes."""
+    """Buffers of one case: the sealed values, the work memory that inputs live in, the memory for output
+    bytes.
+    """
 
     def __init__(self, torch, message, fds):
         self.torch = torch
         self.message = message
         self.device = torch.device(message["device"])
         names = message["values"]
-        self.values = {name: self._map(fd, writable=False) for name, fd in zip(names, fds)}
+        self.values = {name: self._map(fd, writable=False) for name, fd in zip(names, fds, strict=False)}
         self.work = self._map(fds[len(names)], writable=True)
         self.out = self._map(fds[len(names) + 1], writable=True)
         for fd in fds:
             os.close(fd)
         self.host = [self._host_tensor(slot) for slot in message["inputs"]]
-        self.inputs = [self._on_device(slot, raw) for slot, raw in zip(message["inputs"], self.host)]
+        self.inputs = [
+            self._on_device(slot, raw) for slot, raw in zip(message["inputs"], self.host, strict=True)
+        ]
 
     @staticmethod
     def _map(fd, writable):
@@ -171,7 +181,7 @@ class Case:
         memoryview(self.work)[:] = memoryview(self.values[name])
         if self.device.type == "cpu":
             return
-        for raw, tensor in zip(self.host, self.inputs):
+        for raw, tensor in zip(self.host, self.inputs, strict=True):
             if raw is not None:
                 self._device_bytes(tensor).copy_(raw)
 
@@ -179,7 +189,7 @@ class Case:
         """Let the parent see what the candidate left in the inputs."""
         if self.device.type == "cpu":
             return
-        for raw, tensor in zip(self.host, self.inputs):
+        for raw, tensor in zip(self.host, self.inputs, strict=True):
             if raw is not None:
                 raw.copy_(self._device_bytes(tensor))
 
@@ -187,7 +197,9 @@ class Case:
         return self.torch.empty(0, dtype=self.torch.uint8, device=self.device).set_(tensor.untyped_storage())
 
     def poison_free_memory(self, poison):
-        """Fill blocks of the outputs' sizes and free them, so that memory an allocator hands out holds no old result."""
+        """Fill blocks of the outputs' sizes and free them, so that memory an allocator hands out holds no old
+        result.
+        """
         for nbytes in self.message["output_bytes"]:
             blocks = [self.torch.empty(nbytes, dtype=self.torch.uint8, device=self.device) for _ in range(2)]
             for block in blocks:
@@ -220,7 +232,9 @@ class Worker:
         self.held = None
 
     def load(self, message, fds):
-        """Import the candidate. A foreign one is an attribute of a file; ours is built per case from its params."""
+        """Import the candidate. A foreign one is an attribute of a file; ours is built per case from its
+        params.
+        """
         if message["kind"] == "op":
             from tileops_kernels.ops import get_op
 
@@ -247,7 +261,7 @@ class Worker:
         return {"ok": True}
 
     def run(self, message, fds):
-        case, torch = self.case, self.torch
+        case = self.case
         case.fill(message["values"])
         self.allocator.reset(message["poison"])
         case.poison_free_memory(message["poison"])
@@ -292,7 +306,7 @@ class Worker:
         return {name: revive(value) for name, value in params.items()}
 
     def _snapshot(self, outputs):
-        """Copy output bytes into the parent's memory, back to back; describe each output without judging it."""
+        """Copy output bytes into the parent's memory, back to back; describe each output, judge none."""
         described, offset = [], 0
         for out in outputs:
             if type(out) is not self.torch.Tensor or out.layout is not self.torch.strided:
@@ -365,7 +379,8 @@ def describe_error(error, torch):
 
 
 class Zygote:
-    """Imports what every worker needs once, confined; then forks a worker per request and reports how it ended.
+    """Imports what every worker needs once, confined; then forks a worker per request and reports how it
+    ended.
 
     No thread runs here and no device is touched, so that a fork is a faithful copy.
     """
@@ -385,7 +400,7 @@ class Zygote:
         for name in message["preload"]:
             try:
                 importlib.import_module(name)
-            except Exception:  # noqa: BLE001, PERF203 - the request that needs it will say why it cannot be had
+            except Exception:  # noqa: BLE001 - the request that needs it will say why it cannot be had
                 continue
         return {"ok": True, "confinement": held, "torch": torch.__version__}
 
@@ -441,7 +456,7 @@ class Zygote:
 
 
 def main():
-    arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    arguments = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     Zygote(Channel(int(arguments["--socket"])), arguments["--view"]).serve()
 
 

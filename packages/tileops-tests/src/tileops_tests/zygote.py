@@ -1,6 +1,7 @@
 """The process that workers are forked from: confined first, then torch is imported in it once for all ops.
 
-Importing torch and a compiler takes seconds, a fork takes milliseconds; every op still gets a process of its own.
+Importing torch and a compiler takes seconds, a fork takes milliseconds; every op still gets a process of
+its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Zygote:
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=scratch, start_new_session=True,
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=scratch,
+                    start_new_session=True,
                     env=sandbox.environment(scratch, threads), pass_fds=[theirs.fileno()],
                 )  # fmt: skip
         except OSError as error:
@@ -63,7 +65,7 @@ class Zygote:
         return int(self._ask({"do": "fork", "scratch": str(scratch)}, [connection, log])["pid"])
 
     def exit_status(self, pid: int) -> int | None:
-        """How a worker ended (negative: by that signal); None while it runs. Reaps it: ask once more never."""
+        """How a worker ended (negative: by that signal); None while it runs. An answer is given once."""
         return self._ask({"do": "wait", "pid": pid})["status"]
 
     def _ask(self, message: dict[str, Any], fds: list[int] | None = None) -> dict[str, Any]:

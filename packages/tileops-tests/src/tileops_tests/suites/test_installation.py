@@ -1,4 +1,6 @@
-"""`pytest --pyargs tileops_tests`: verifies an installation on the device that is found, one test per implemented op."""
+"""`pytest --pyargs tileops_tests`: verifies an installation on the device that is found, one test per
+implemented op.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tileops_manifest import load_manifest
 
+from tileops_manifest import load_manifest
 from tileops_tests.ledger import load_ledger
 from tileops_tests.limits import Limits
 from tileops_tests.oracles import get_oracle
