@@ -9,7 +9,7 @@ the budget allows, since those select a kernel. The rule asks the entry what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tileops_manifest import Binding, Entry
@@ -102,7 +102,11 @@ class _Search:
 
     def __init__(self, entry: Entry, original: Shape):
         binding = original.bind(entry)
-        inner = {meta.shape[-1] for meta in binding.inputs.values() if meta is not None and meta.shape}
+        inner = {
+            meta.shape[-1]
+            for name, meta in binding.inputs.items()
+            if meta is not None and meta.shape and entry.inputs[name].values is None
+        }
         self.entry = entry
         self.original = original
         self.sizes = [Size(position, size, size in inner) for position, size in original.positions()]
@@ -117,7 +121,9 @@ class _Search:
         """The largest size that may shrink, one step down the ladder; None when none can."""
         movable = [s for s in self.sizes if phase.may_shrink(s) and s.position not in self.multiples]
         for size in sorted(movable, key=lambda s: shape.at(s.position), reverse=True):
-            for target in self._targets(size.original, shape.at(size.position), phase):
+            for target in self._targets(
+                size.original, shape.at(size.position), phase, self._pages(size, phase)
+            ):
                 smaller = self._moved(shape, size.position, target)
                 if smaller.legal(self.entry) is not None:
                     return smaller
@@ -127,34 +133,31 @@ class _Search:
         return None
 
     def follow(self, shape: Shape) -> Shape:
-        """Int params that were within a size (a window, a number of chosen keys) and no longer are shrink
-        with it.
+        """Int params that lay within the sizes (a window, a number of chosen keys) and no longer do shrink
+        too.
         """
         for name, value in self.int_params.items():
-            overtaken = [
-                shape.at(size.position) * value // size.original
-                for size in self.sizes
-                if shape.at(size.position) <= shape.params[name] <= value < size.original
-            ]
-            if value > _PAGES and overtaken:
-                candidate = shape.with_param(name, max(min(overtaken), 1))
+            around = [size for size in self.sizes if size.original > value]
+            if value > _PAGES and around and all(shape.at(size.position) <= value for size in around):
+                shrunk = min(shape.at(size.position) * value // size.original for size in around)
+                candidate = shape.with_param(name, max(min(shrunk, shape.params[name]), 1))
                 shape = shape if candidate.legal(self.entry) is None else candidate
         return shape
 
-    def _targets(self, original: int, current: int, phase: Phase) -> Iterator[int]:
-        """Sizes below `current`, largest first. Where an int param divides the original, a few multiples of
-        it stay.
-        """
-        pages = [
-            p
-            for p in self.int_params.values()
-            if phase.keep_pages and original % p == 0 and original > _PAGES * p
-        ]
+    def _pages(self, size: Size, phase: Phase) -> list[int]:
+        """Int params that divide a size into pages which must survive."""
+        if size.innermost or not phase.keep_pages:
+            return []
+        return [p for p in self.int_params.values() if size.original % p == 0 and size.original > _PAGES * p]
+
+    @staticmethod
+    def _targets(original: int, current: int, phase: Phase, pages: list[int]) -> list[int]:
+        """Sizes below `current`, largest first; whole pages and a few of them, where there are pages."""
         page = math.lcm(*pages) if pages else 1
         least = _PAGES * page if pages else 1
         targets = {count * tile + original % tile for tile, count in _LADDER[: phase.depth + 1]}
         targets |= {least} if pages else set()
-        yield from sorted((t for t in targets if least <= t < current and t % page == 0), reverse=True)
+        return sorted((t for t in targets if least <= t < current and t % page == 0), reverse=True)
 
     def _moved(self, shape: Shape, position: Position, target: int) -> Shape:
         """`shape` with a new size, and every size that is a fixed multiple of it moved along."""
@@ -169,14 +172,16 @@ class _Search:
         everything = Phase(phase.may_shrink, _ONE, phase.keep_pages)
         for size in self.sizes:
             if size.position != taken and size.position not in self.multiples:
-                for target in self._targets(size.original, shape.at(size.position), everything):
+                for target in self._targets(
+                    size.original, shape.at(size.position), everything, self._pages(size, phase)
+                ):
                     candidate = self._moved(shape, size.position, target)
                     if candidate.legal(self.entry) is not None:
                         return candidate
         if phase.keep_pages:
             return None
         for name, value in self.int_params.items():
-            for target in self._targets(value, shape.params[name], everything):
+            for target in self._targets(value, shape.params[name], everything, []):
                 candidate = shape.with_param(name, target)
                 if candidate.legal(self.entry) is not None:
                     return candidate

@@ -117,7 +117,10 @@ class NearUnitWorkload(_ReductionWorkload):
                 self.one_in(max(length / 8, 8), name, plain), factor, torch.ones_like(plain)
             )
         else:
-            spread = plain.to(torch.float32).mul_(1.0 / math.sqrt(length))
+            # Independent factors: the logarithms add up like a random walk. A row of equal ones: they just
+            # add up.
+            steps = length if self.distribution == "structured" else math.sqrt(length)
+            spread = plain.to(torch.float32).mul_(1.0 / steps)
             magnitude = spread.clamp_(-0.75, 3.0).add_(1.0).to(plain.dtype)
         return torch.where(negative, -magnitude, magnitude)
 
