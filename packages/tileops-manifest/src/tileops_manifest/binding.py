@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tileops_manifest.dtypes import itemsize
 from tileops_manifest.errors import ExpressionError, SpecError
-from tileops_manifest.expr import SUMS
+from tileops_manifest.expr import DATA, Expression
 from tileops_manifest.functions import prod
 from tileops_manifest.tensors import Domain, TensorMeta
 
@@ -86,38 +86,52 @@ class Binding:
         if values is None:
             return None
         low, high, total = (
-            None if bound is None else self._evaluate(bound) for bound in (values.low, values.high, values.total)
+            None if bound is None else self._evaluate(bound)
+            for bound in (values.low, values.high, values.total)
         )
         return Domain(values.kind, low, high, values.above, total)
 
-    def _evaluate(self, expression: Any) -> Any:
-        return expression.evaluate({**self.env, SUMS: _Sums(self)})
+    def _evaluate(self, expression: Expression) -> Any:
+        return expression.evaluate({**self.env, DATA: _Data(self)})
 
 
-class _Sums(Mapping[str, Any]):
-    """Sums of the values of integer inputs, computed when an expression asks."""
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """Values of integer inputs as far as they are known, for expressions that ask for them."""
 
-    def __init__(self, binding: Binding) -> None:
-        self._binding = binding
+    binding: Binding
 
-    def __getitem__(self, name: str) -> Any:
-        meta = self._binding.inputs.get(name)
+    def sum(self, name: str) -> Any:
+        meta = self.binding.inputs[name]
         if meta is None:
             return 0
-        count = prod(meta.shape)
-        if name in self._binding.values:
-            fixed = self._binding.values[name]
-            return sum(fixed) if isinstance(fixed, tuple) else fixed * count
-        domain = self._binding.domain(name)
+        fixed = self.binding.values.get(name)
+        if isinstance(fixed, tuple):
+            return sum(fixed)
+        domain = self.binding.domain(name)
+        if fixed is None and domain is not None and domain.kind == "offsets":
+            return sum(self.values(name))
+        return self._greatest(name, domain, fixed) * prod(meta.shape)
+
+    def values(self, name: str) -> tuple[Any, ...]:
+        meta = self.binding.inputs[name]
+        if meta is None:
+            return ()
+        fixed = self.binding.values.get(name)
+        if isinstance(fixed, tuple):
+            return fixed
+        domain = self.binding.domain(name)
+        if fixed is None and domain is not None and domain.kind == "offsets":
+            parts = meta.shape[0] - 1
+            return tuple(domain.total * i // parts for i in range(parts + 1))
+        return (self._greatest(name, domain, fixed),) * prod(meta.shape)
+
+    def _greatest(self, name: str, domain: Domain | None, fixed: int | None) -> Any:
+        if fixed is not None:
+            return fixed
         if domain is None or domain.high is None:
-            raise ExpressionError(f"sum_of({name}) needs an input with an upper bound of its values")
-        return (domain.high - 1) * count
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._binding.inputs)
-
-    def __len__(self) -> int:
-        return len(self._binding.inputs)
+            raise ExpressionError(f"the values of {name} have no upper bound")
+        return domain.high - 1
 
 
 def output_error(op: str, name: str, error: ExpressionError) -> SpecError:

@@ -68,7 +68,9 @@ class _Builder:
         self.failed = True
         self._report(path, offset, message)
 
-    def compile(self, source: str, scope: Scope, path: Path, how: Callable = compile_expression) -> Expression | None:
+    def compile(
+        self, source: str, scope: Scope, path: Path, how: Callable = compile_expression
+    ) -> Expression | None:
         try:
             return how(source, scope)
         except ExpressionError as error:
@@ -85,7 +87,7 @@ class _Builder:
         self._input_dtypes(Scope(self.params | frozenset(model.dtypes), self.inputs))
         lets, values = self._lets(values)
         scope = Scope(values, self.inputs)
-        full = Scope(values, self.tensors)
+        full = Scope(values, self.tensors, data=True)
         outputs, output_dtypes = self._outputs(scope)
         inputs = self._inputs(patterns, scope)
         params = self._params(dims)
@@ -200,7 +202,9 @@ class _Builder:
             if expression is None:
                 continue
             if "promote" in spec.dtype or "int_to_float" in spec.dtype:
-                self.problem(path, "promotion is for outputs; an input's dtype is a union, a variable or same_as")
+                self.problem(
+                    path, "promotion is for outputs; an input's dtype is a union, a variable or same_as"
+                )
             for other in expression.tensors:
                 if self.model.inputs[other].optional and not spec.optional:
                     self.problem(path, f"same_as({other}) names an optional input")
@@ -227,7 +231,9 @@ class _Builder:
             dtypes = self._possible(self.input_dtypes.get(name))
             values = self._values(name, spec.values, scope)
             if spec.values is None and dtypes and _integers_only(dtypes):
-                self.problem(("inputs", name), "an integer input declares its legal values (`values: any` if all are)")
+                self.problem(
+                    ("inputs", name), "an integer input declares its legal values (`values: any` if all are)"
+                )
             when = None
             if isinstance(spec.mutated, str):
                 when = self.compile(spec.mutated, scope, ("inputs", name, "mutated"))
@@ -256,7 +262,9 @@ class _Builder:
         for key in sorted(given - _MAY[values.kind]):
             self.problem((*path, key), f"values of kind {values.kind} take no `{key}`")
         if values.above is not None and values.above not in self.inputs - {name}:
-            self.problem((*path, "above"), f"{values.above!r} is not another input{suggest(values.above, self.inputs)}")
+            self.problem(
+                (*path, "above"), f"{values.above!r} is not another input{suggest(values.above, self.inputs)}"
+            )
         low = values.low if values.low is not None or "low" not in _MAY[values.kind] else "0"
         bounds = {
             key: None if source is None else self.compile(source, scope, (*path, key))
@@ -310,7 +318,9 @@ class _Builder:
         if source is None:
             return ""
         inner = dict(env)
-        inner.update({other: TensorMeta((), self._dtype_in(other, env)) for other in source.tensors if other != name})
+        inner.update(
+            {other: TensorMeta((), self._dtype_in(other, env)) for other in source.tensors if other != name}
+        )
         return flatten(source.evaluate(inner))[0]
 
     def _param_dtypes(self, name: str) -> tuple[Any, ...]:
@@ -338,11 +348,15 @@ class _Builder:
             try:
                 choices = None if choices is None else tuple(kind.canonical(choice) for choice in choices)
             except Mismatch:
-                self.problem((*path, "choices"), f"choices {list(choices or ())!r} are not all of type {spec.type}")
+                self.problem(
+                    (*path, "choices"), f"choices {list(choices or ())!r} are not all of type {spec.type}"
+                )
             if not required and choices is not None and default not in choices:
                 self.problem((*path, "default"), f"default {default!r} is not one of the choices")
             if spec.binds is not None and spec.binds not in dims:
-                self.problem((*path, "binds"), f"{spec.binds!r} is not a dim or pack{suggest(spec.binds, dims)}")
+                self.problem(
+                    (*path, "binds"), f"{spec.binds!r} is not a dim or pack{suggest(spec.binds, dims)}"
+                )
             specs[name] = ParamSpec(
                 name, kind, required, default, spec.kw_only, choices, spec.binds, spec.doc, spec.deviation
             )
@@ -382,4 +396,3 @@ class _Builder:
 
 def _integers_only(dtypes: tuple[str, ...]) -> bool:
     return all(is_integral(dtype) or dtype == "bool" for dtype in dtypes) and any(map(is_integral, dtypes))
-

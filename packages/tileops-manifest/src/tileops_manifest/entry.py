@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from tileops_manifest.binding import Binding, output_error
+from tileops_manifest.dtypes import DTYPES
 from tileops_manifest.errors import (
     DimError,
     DtypeError,
@@ -51,7 +52,7 @@ class Case:
     def id(self) -> str:
         """``<label>-<dtype>``, unique within the entry."""
         dtypes = self.item if isinstance(self.item, str) else "-".join(self.item.values())
-        return f"{self.row.label}-{dtypes}"
+        return f"{self.row.label}-{dtypes}" if dtypes else self.row.label
 
     def bind(self) -> Binding:
         """The binding of this case."""
@@ -186,13 +187,23 @@ class Entry:
         except Mismatch:
             message = f"{spec.name} is {value!r} ({type(value).__name__}), expected {spec.type}"
             raise ParamError(
-                self.name, message, argument=spec.name, got=value, expected=str(spec.type), rule=str(spec.type)
+                self.name,
+                message,
+                argument=spec.name,
+                got=value,
+                expected=str(spec.type),
+                rule=str(spec.type),
             ) from None
         if spec.choices is not None and canonical not in spec.choices:
             choices = ", ".join(repr(choice) for choice in spec.choices)
             message = f"{spec.name} is {value!r}, expected one of {choices}"
             raise ParamError(
-                self.name, message, argument=spec.name, got=value, expected=spec.choices, rule=f"one of {choices}"
+                self.name,
+                message,
+                argument=spec.name,
+                got=value,
+                expected=spec.choices,
+                rule=f"one of {choices}",
             )
         return canonical
 
@@ -234,7 +245,11 @@ class Entry:
             if dtype not in self.dtypes[name]:
                 expected = " | ".join(self.dtypes[name])
                 raise DtypeError(
-                    self.name, f"{name} is {dtype}, expected {expected}", argument=name, got=dtype, expected=expected
+                    self.name,
+                    f"{name} is {dtype}, expected {expected}",
+                    argument=name,
+                    got=dtype,
+                    expected=expected,
                 )
         return {name: given.get(name, alternatives[0]) for name, alternatives in self.dtypes.items()}
 
@@ -247,10 +262,14 @@ class Entry:
         for name, spec in self.inputs.items():
             if metas[name] is None and not spec.optional:
                 message = f"input {name!r} is missing, expected {spec.dtype} {spec.shape}"
-                raise MissingInputError(self.name, message, argument=name, expected=f"{spec.dtype} {spec.shape}")
+                raise MissingInputError(
+                    self.name, message, argument=name, expected=f"{spec.dtype} {spec.shape}"
+                )
         return metas
 
-    def _bind(self, metas: dict[str, TensorMeta | None], params: dict[str, Any], values: dict[str, Any]) -> Binding:
+    def _bind(
+        self, metas: dict[str, TensorMeta | None], params: dict[str, Any], values: dict[str, Any]
+    ) -> Binding:
         env: dict[str, Any] = {**params, **metas}
         unifier = Unifier(self.name, self.dims, env)
         for name, spec in self.params.items():
@@ -258,8 +277,12 @@ class Entry:
                 unifier.bind_param(name, spec.binds, params[name])
         dtypes = unifier.dtypes(self.inputs, metas, self.dtypes, self.input_dtypes)
         unifier.shapes(self.inputs, metas)
-        dims = {name: env[name] for name, spec in self.dims.items() if not spec.pack and env.get(name) is not None}
-        packs = {name: env[name] for name, spec in self.dims.items() if spec.pack and env.get(name) is not None}
+        dims = {
+            name: env[name] for name, spec in self.dims.items() if not spec.pack and env.get(name) is not None
+        }
+        packs = {
+            name: env[name] for name, spec in self.dims.items() if spec.pack and env.get(name) is not None
+        }
         for name in self.dims:
             env.setdefault(name, None)
         for name, spec in self.params.items():
@@ -280,6 +303,8 @@ class Entry:
             try:
                 shape = tuple(spec.shape.evaluate(env))  # type: ignore[union-attr]
                 dtype = flatten(self.output_dtypes[name].evaluate(env))[0]
+                if dtype not in DTYPES:
+                    raise ExpressionError(f"`{spec.dtype}` is not a dtype but {dtype!r}")
             except ExpressionError as error:
                 raise output_error(self.name, name, error) from None
             outputs[name] = env[name] = TensorMeta(shape, dtype)
@@ -358,7 +383,11 @@ class Entry:
                 )
             if any(isinstance(size, bool) or size < 0 for size in (dims[name] if pack else (dims[name],))):
                 raise DimError(
-                    self.name, f"{name} is {dims[name]!r}, expected sizes >= 0", argument=name, got=dims[name], expected=0
+                    self.name,
+                    f"{name} is {dims[name]!r}, expected sizes >= 0",
+                    argument=name,
+                    got=dims[name],
+                    expected=0,
                 )
         optional = [name for name, spec in self.inputs.items() if spec.optional]
         for name in with_:

@@ -19,8 +19,11 @@ from tileops_manifest.functions import FUNCTIONS
 
 # Functions live under a prefix, so that an entry may have a param named `max`.
 _FUNCTION = "_fn_"
-_GLOBALS: dict[str, Any] = {"__builtins__": {}, **{_FUNCTION + name: fn.call for name, fn in FUNCTIONS.items()}}
-SUMS = "_sums"
+_GLOBALS: dict[str, Any] = {
+    "__builtins__": {},
+    **{_FUNCTION + name: fn.call for name, fn in FUNCTIONS.items()},
+}
+DATA = "_data"
 
 _ALLOWED = (
     ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub,
@@ -38,10 +41,14 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names an expression may use: ``values`` anywhere, ``tensors`` only as arguments of tensor functions."""
+    """The names an expression may use: ``values`` anywhere, ``tensors`` only as arguments of tensor functions.
+
+    ``data`` allows the functions that read the values of integer inputs.
+    """
 
     values: frozenset[str]
     tensors: frozenset[str] = frozenset()
+    data: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ class _Use:
     name: str
     offset: int
     tensor: bool | None  # None: either, as in `x is None`
+    data: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +89,13 @@ class _Compiled:
     uses: tuple[_Use, ...]
 
 
+@lru_cache(maxsize=8192)
 def compile_expression(source: str, scope: Scope) -> Expression:
     """Parse, check and compile. Raises ExpressionError with the offset of the offending part."""
     return _bind_names(source, _compile(source, dtype_mode=False, tensors=frozenset()), scope)
 
 
+@lru_cache(maxsize=4096)
 def compile_dtype(source: str, scope: Scope) -> Expression:
     """Compile a dtype expression: dtype names, ``a | b``, dtype variables, same_as, promote, ternaries.
 
@@ -97,6 +107,8 @@ def compile_dtype(source: str, scope: Scope) -> Expression:
 def _bind_names(source: str, compiled: _Compiled, scope: Scope) -> Expression:
     names, tensors = set(), set()
     for use in compiled.uses:
+        if use.data and not scope.data:
+            raise ExpressionError("values of inputs are known to the roofline only", use.offset)
         is_tensor = use.name in scope.tensors if use.tensor is None else use.tensor
         if use.name not in (scope.tensors if is_tensor else scope.values):
             raise ExpressionError(_unbound(use, scope), use.offset)
@@ -162,7 +174,9 @@ class _Checker(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         if isinstance(node.op, ast.BitOr) and self.dtype_tensors is not None:
-            return ast.copy_location(ast.Tuple([self.visit(node.left), self.visit(node.right)], ast.Load()), node)
+            return ast.copy_location(
+                ast.Tuple([self.visit(node.left), self.visit(node.right)], ast.Load()), node
+            )
         if type(node.op) in _HINTS:
             raise ExpressionError(_HINTS[type(node.op)], node.left.end_col_offset or 0)
         return self.generic_visit(node)
@@ -186,7 +200,9 @@ class _Checker(ast.NodeTransformer):
         function = FUNCTIONS[node.func.id]
         starred = any(isinstance(argument, ast.Starred) for argument in node.args)
         if not starred and not function.least <= len(node.args) <= (function.most or len(node.args)):
-            raise ExpressionError(f"{node.func.id} takes {_arity(function)}, got {len(node.args)}", node.col_offset)
+            raise ExpressionError(
+                f"{node.func.id} takes {_arity(function)}, got {len(node.args)}", node.col_offset
+            )
         if function.tensors:
             node.args = self._tensor_arguments(node.func.id, node.args[0])
         else:
@@ -199,15 +215,17 @@ class _Checker(ast.NodeTransformer):
         """In a dtype expression ``promote(x, y)`` speaks of the dtypes of x and y."""
         if isinstance(argument, ast.Name) and argument.id in (self.dtype_tensors or ()):
             self.uses.append(_Use(argument.id, argument.col_offset, tensor=True))
-            return ast.copy_location(ast.Call(ast.Name(_FUNCTION + "dtype_of", ast.Load()), [argument], []), argument)
+            return ast.copy_location(
+                ast.Call(ast.Name(_FUNCTION + "dtype_of", ast.Load()), [argument], []), argument
+            )
         return self.visit(argument)
 
     def _tensor_arguments(self, function: str, argument: ast.expr) -> list[ast.expr]:
         if not isinstance(argument, ast.Name):
             raise ExpressionError(f"{function} takes the name of an input or output", argument.col_offset)
-        self.uses.append(_Use(argument.id, argument.col_offset, tensor=True))
-        if function == "sum_of":
-            return [ast.copy_location(ast.Constant(argument.id), argument), ast.Name(SUMS, ast.Load())]
+        self.uses.append(_Use(argument.id, argument.col_offset, tensor=True, data=FUNCTIONS[function].data))
+        if FUNCTIONS[function].data:
+            return [ast.copy_location(ast.Constant(argument.id), argument), ast.Name(DATA, ast.Load())]
         return [argument]
 
 

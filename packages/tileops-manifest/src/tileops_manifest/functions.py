@@ -5,7 +5,7 @@ Dims may be opaque integers (``torch.SymInt``): only arithmetic and comparison a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,13 @@ Shape = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A language function: how many arguments, and whether they are tensors (names of inputs or outputs)."""
+    """A language function: its number of arguments, whether they are tensors, whether it reads their values."""
 
     call: Callable[..., Any]
     least: int
     most: int | None
     tensors: bool = False
+    data: bool = False
 
     @property
     def doc(self) -> str:
@@ -205,9 +206,20 @@ def dtype_of(tensor: Any) -> str:
     return tensor.dtype
 
 
-def sum_of(name: str, sums: Mapping[str, Any]) -> Any:
+def varlen_causal_scores(offsets: tuple[int, ...], cached: tuple[int, ...]) -> int:
+    """Scores of a causal head over packed requests: offsets[i] .. offsets[i + 1] queries after cached[i] tokens."""
+    lengths = [end - start for start, end in zip(offsets, offsets[1:], strict=False)]
+    return sum(causal_scores(length, length + before) for length, before in zip(lengths, cached, strict=True))
+
+
+def sum_of(name: str, data: Any) -> Any:
     """Sum of an integer input's values: of a row's values, else the greatest its domain allows."""
-    return sums[name]
+    return data.sum(name)
+
+
+def values_of(name: str, data: Any) -> tuple[Any, ...]:
+    """An integer input's values: a row's, else the greatest its domain allows (offsets: an even split)."""
+    return data.values(name)
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -239,6 +251,7 @@ FUNCTIONS: dict[str, Function] = {
     "triangle": Function(triangle, 1, 1),
     "causal_scores": Function(causal_scores, 2, 2),
     "windowed_scores": Function(windowed_scores, 4, 4),
+    "varlen_causal_scores": Function(varlen_causal_scores, 2, 2),
     "touched_experts": Function(touched_experts, 3, 3),
     "present": Function(present, 1, 1, tensors=True),
     "rank": Function(rank, 1, 1, tensors=True),
@@ -246,5 +259,6 @@ FUNCTIONS: dict[str, Function] = {
     "shape_of": Function(shape_of, 1, 1, tensors=True),
     "dtype_of": Function(dtype_of, 1, 1, tensors=True),
     "same_as": Function(dtype_of, 1, 1, tensors=True),
-    "sum_of": Function(sum_of, 1, 1, tensors=True),
+    "sum_of": Function(sum_of, 1, 1, tensors=True, data=True),
+    "values_of": Function(values_of, 1, 1, tensors=True, data=True),
 }

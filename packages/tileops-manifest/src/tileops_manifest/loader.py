@@ -95,7 +95,11 @@ def validate_path(path: Path) -> tuple[dict[str, Entry], Report]:
         if source is not None:
             _load_file(source, entries, sources, problems, stats)
     return entries, Report(
-        entries=stats.entries, rows=stats.rows, rules=stats.rules, evaluated=stats.evaluated, problems=tuple(problems)
+        entries=stats.entries,
+        rows=stats.rows,
+        rules=stats.rules,
+        evaluated=stats.evaluated,
+        problems=tuple(problems),
     )
 
 
@@ -123,10 +127,16 @@ def _read(file: Path, problems: list[Problem]) -> Source | None:
 
 
 def _load_file(
-    source: Source, entries: dict[str, Entry], sources: dict[str, Source], problems: list[Problem], stats: RowStats
+    source: Source,
+    entries: dict[str, Entry],
+    sources: dict[str, Source],
+    problems: list[Problem],
+    stats: RowStats,
 ) -> None:
     if not isinstance(source.data, dict):
-        problems.append(Problem(source.file, 1, 1, "a manifest file is a mapping with grammar, family and ops"))
+        problems.append(
+            Problem(source.file, 1, 1, "a manifest file is a mapping with grammar, family and ops")
+        )
         return
     found: list[Problem] = []
     model = _validate_model(source, found)
@@ -171,12 +181,29 @@ def _validate_model(source: Source, problems: list[Problem]) -> FileModel | None
     try:
         return FileModel.model_validate(source.data)
     except ValidationError as error:
-        broken = {detail["loc"][1] for detail in error.errors() if detail["loc"][:1] == ("ops",) and len(detail["loc"]) > 1}
-        problems.extend(_model_problem(source, detail) for detail in error.errors())
-    if not broken or any(problem.message.startswith(("grammar", "family")) for problem in problems):
+        details = _causes(error)
+    broken = {
+        detail["loc"][1] for detail in details if detail["loc"][:1] == ("ops",) and len(detail["loc"]) > 1
+    }
+    problems.extend(_model_problem(source, detail) for detail in details)
+    if any(detail["loc"][:1] != ("ops",) or len(detail["loc"]) == 1 for detail in details):
         return None
     sound = {name: op for name, op in source.data["ops"].items() if name not in broken}
     return FileModel.model_validate({**source.data, "ops": sound})
+
+
+def _causes(error: ValidationError) -> list[Any]:
+    """The error's details without those that only follow from others: a list is `too short` when its items failed."""
+    details = error.errors()
+    return [
+        detail
+        for detail in details
+        if detail["type"] != "too_short"
+        or not any(
+            len(other["loc"]) > len(detail["loc"]) and other["loc"][: len(detail["loc"])] == detail["loc"]
+            for other in details
+        )
+    ]
 
 
 def _model_problem(source: Source, detail: Any) -> Problem:
@@ -194,7 +221,7 @@ def _model_problem(source: Source, detail: Any) -> Problem:
         line, column = source.locate(loc)
         got = detail.get("input")
         shown = f", got {got!r}" if isinstance(got, str | int | float | bool | None) else ""
-        message = f"{where}: {detail['msg']}{shown}"
+        message = f"{where}: {detail['msg'].removeprefix('Value error, ')}{shown}"
     return Problem(source.file, line, column, owner + message)
 
 
@@ -220,8 +247,14 @@ def _step(annotation: Any, part: str | int) -> Any:
 def _record(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if typing.get_origin(annotation) in (Mapping, tuple, dict) or typing.get_origin(annotation) is not None and (
-        issubclass(typing.get_origin(annotation), Mapping) if isinstance(typing.get_origin(annotation), type) else False
+    if (
+        typing.get_origin(annotation) in (Mapping, tuple, dict)
+        or typing.get_origin(annotation) is not None
+        and (
+            issubclass(typing.get_origin(annotation), Mapping)
+            if isinstance(typing.get_origin(annotation), type)
+            else False
+        )
     ):
         return None
     for argument in typing.get_args(annotation):

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 GRAMMAR = 1
 OP_NAME = r"^[A-Z][A-Za-z0-9]*Op$"
@@ -14,18 +24,32 @@ PACK_OR_NAME = r"^\*?[A-Za-z][A-Za-z0-9_]*$"
 
 Name = Annotated[str, Field(pattern=NAME)]
 Expr = Annotated[str, Field(min_length=1, description="expression of the manifest language")]
-ExprOrInt = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+ExprOrInt = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    WithJsonSchema({"type": ["string", "integer"]}),
+]
 
 
 class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, str_strip_whitespace=True)
 
 
+class Shorthand(Record):
+    """A record that may be written as one string."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
+
+
 def _doc_only(value: Any) -> Any:
     return {"doc": value} if isinstance(value, str) else value
 
 
-class DimModel(Record):
+class DimModel(Shorthand):
     """Meaning and domain of an index variable (`name`) or a pack of them (`*name`)."""
 
     doc: str = ""
@@ -37,7 +61,7 @@ class DimModel(Record):
 ValueKind = Literal["any", "range", "sorted", "distinct", "lengths", "offsets", "permutation", "page_table"]
 
 
-class ValuesModel(Record):
+class ValuesModel(Shorthand):
     """Legal values of an integer input."""
 
     kind: ValueKind
@@ -64,7 +88,9 @@ class InputModel(Record):
     shape: Expr
     doc: str = ""
     optional: bool = False
-    mutated: Annotated[Any, AfterValidator(_flag_or_expression)] = Field(False, description="written by the op: always, or when this expression holds")
+    mutated: Annotated[
+        Any, AfterValidator(_flag_or_expression), WithJsonSchema({"type": ["boolean", "string"]})
+    ] = Field(False, description="written by the op: always, or when this expression holds")
     values: Annotated[ValuesModel | None, BeforeValidator(_any_only)] = None
 
 
@@ -74,7 +100,9 @@ class OutputModel(Record):
     dtype: Expr
     shape: Expr
     doc: str = ""
-    alias: Name | None = Field(None, description="the mutated input that this output is, whenever it is mutated")
+    alias: Name | None = Field(
+        None, description="the mutated input that this output is, whenever it is mutated"
+    )
 
 
 class ParamModel(Record):
@@ -136,8 +164,6 @@ class StatusModel(Record):
     cuda: Status = "spec-only"
 
 
-
-
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -157,15 +183,23 @@ def _integers(value: Any) -> Any:
 
 def _dtype_item(value: Any) -> Any:
     if not isinstance(value, str) and not (
-        isinstance(value, Mapping) and value and all(isinstance(dtype, str) for dtype in value.values())
+        isinstance(value, Mapping) and all(isinstance(dtype, str) for dtype in value.values())
     ):
         raise ValueError("expected a dtype, or a mapping of dtype variables to dtypes")
     return value
 
 
-Sizes = Annotated[Any, AfterValidator(_sizes)]
-Integers = Annotated[Any, AfterValidator(_integers)]
-DtypeItem = Annotated[Any, AfterValidator(_dtype_item)]
+def _one_or_many(item: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item}]})
+
+
+Sizes = Annotated[Any, AfterValidator(_sizes), _one_or_many({"type": "integer", "minimum": 0})]
+Integers = Annotated[Any, AfterValidator(_integers), _one_or_many({"type": "integer"})]
+DtypeItem = Annotated[
+    Any,
+    AfterValidator(_dtype_item),
+    WithJsonSchema({"type": ["string", "object"], "additionalProperties": {"type": "string"}}),
+]
 
 
 class RowModel(Record):
@@ -185,7 +219,9 @@ class OpModel(Record):
     summary: Annotated[str, Field(min_length=1)]
     source: str = ""
     ref_api: str
-    deviations: tuple[str, ...] = Field((), description="differences from `ref_api` that no single param explains")
+    deviations: tuple[str, ...] = Field(
+        (), description="differences from `ref_api` that no single param explains"
+    )
     dtypes: Mapping[Name, Expr] = {}
     dims: Mapping[
         Annotated[str, Field(pattern=PACK_OR_NAME)], Annotated[DimModel, BeforeValidator(_doc_only)]

@@ -114,10 +114,16 @@ def _alternatives(node: ast.expr) -> tuple[Check, ...]:
         return (_none,)
     if isinstance(node, ast.Name) and node.id in _SCALARS:
         return _SCALARS[node.id]
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in ("list", "tuple"):
+    if (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("list", "tuple")
+    ):
         return (_sequence(node),)
     name = ast.unparse(node)
-    raise ExpressionError(f"unknown type {name!r}{suggest(name, (*_SCALARS, 'list', 'tuple'))}", node.col_offset)
+    raise ExpressionError(
+        f"unknown type {name!r}{suggest(name, (*_SCALARS, 'list', 'tuple'))}", node.col_offset
+    )
 
 
 def _sequence(node: ast.Subscript) -> Check:

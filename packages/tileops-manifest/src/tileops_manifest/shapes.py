@@ -150,11 +150,15 @@ def _item(node: ast.expr, known: frozenset[str], dims: set[str]) -> Item:
 
 def _called(node: ast.expr) -> set[str]:
     return {
-        part.func.id for part in ast.walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
+        part.func.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
     }
 
 
-def _solver(node: ast.BinOp, name: str, known: frozenset[str]) -> Callable[[Any, Mapping[str, Any]], Any] | None:
+def _solver(
+    node: ast.BinOp, name: str, known: frozenset[str]
+) -> Callable[[Any, Mapping[str, Any]], Any] | None:
     """Solve ``k * name``, ``name + k`` or ``name - k`` for the name; None where it is not of that form."""
     if not isinstance(node.op, ast.Mult | ast.Add | ast.Sub):
         return None

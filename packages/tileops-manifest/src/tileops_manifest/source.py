@@ -12,7 +12,9 @@ import yaml
 from tileops_manifest.errors import Problem
 
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_FLOAT = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 _CONSTANTS = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
@@ -47,7 +49,12 @@ class Source:
             key, node = child
             mark = node.start_mark if isinstance(node, yaml.ScalarNode) else (key or node).start_mark
         column = mark.column + 1
-        if found and offset and isinstance(node, yaml.ScalarNode) and node.start_mark.line == node.end_mark.line:
+        if (
+            found
+            and offset
+            and isinstance(node, yaml.ScalarNode)
+            and node.start_mark.line == node.end_mark.line
+        ):
             column += offset + (node.style in ("'", '"'))
         return mark.line + 1, column
 

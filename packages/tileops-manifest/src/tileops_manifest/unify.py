@@ -49,7 +49,9 @@ class Unifier:
                 except Unsolved:
                     waiting.append(name)
             if len(waiting) == len(pending):
-                raise ShapeError(self.op, f"the packs of {', '.join(waiting)} cannot be told apart", argument=waiting[0])
+                raise ShapeError(
+                    self.op, f"the packs of {', '.join(waiting)} cannot be told apart", argument=waiting[0]
+                )
             pending = waiting
         for name, axis, item in deferred:
             self._check_expression(specs[name], metas[name], axis, item)
@@ -66,7 +68,9 @@ class Unifier:
                 if item.pack:
                     self._bind(item.name, shape[axis : axis + length], f"{spec.name}.shape", axis)
                 elif item.solve is not None and item.name not in self.env:
-                    self._bind(item.name, item.solve(shape[axis], self.env), f"{spec.name}.shape[{axis}]", axis)
+                    self._bind(
+                        item.name, item.solve(shape[axis], self.env), f"{spec.name}.shape[{axis}]", axis
+                    )
                 elif item.expression is not None:
                     deferred.append((spec.name, axis, item))
                 else:
@@ -148,25 +152,35 @@ class Unifier:
                     rule=f"rank of {name}",
                 )
 
-    def _shape_error(self, spec: TensorSpec, shape: tuple[Any, ...], alternative: Alternative, why: str) -> ShapeError:
-        expected, text = self._expected(alternative, why)
+    def _shape_error(
+        self, spec: TensorSpec, shape: tuple[Any, ...], alternative: Alternative, why: str
+    ) -> ShapeError:
+        expected, text = self._expected(spec.name, alternative, why)
         message = f"{spec.name}.shape is {tuple(shape)}, expected {text}"
         return ShapeError(
             self.op, message, argument=spec.name, got=tuple(shape), expected=expected, rule=str(spec.shape)
         )
 
-    def _expected(self, alternative: Alternative, why: str) -> tuple[Any, str]:
-        """What the shape should be: the full shape where every dim is known, else the pattern with known dims."""
+    def _expected(self, owner: str, alternative: Alternative, why: str) -> tuple[Any, str]:
+        """What the shape should be: the full shape where a lone dim says it, else the pattern with known dims.
+
+        Dims that the offending input itself bound explain nothing and are left out.
+        """
         names = [item.name for item in alternative.items if item.name is not None]
-        known = {name: self.env[name] for name in names if self.env.get(name) is not None}
+        known = {
+            name: self.env[name]
+            for name in names
+            if self.env.get(name) is not None and not self.origins.get(name, "").startswith(f"{owner}.")
+        }
         if len(alternative.items) == 1 and names and names[0] in known and alternative.items[0].solve is None:
             value = known[names[0]]
             full = tuple(value) if isinstance(value, tuple) else (value,)
-            return full, f"{self.origins.get(names[0], names[0]) if self._from_param(names[0]) else alternative.text} = {full}"
-        sources = ", ".join(
-            f"{name} = {value} from {self.origins[name]}" for name, value in known.items() if name in self.origins
-        )
-        details = [part for part in (why if not any(why == f"{n} = {v}" for n, v in known.items()) else "", sources) if part]
+            label = self.origins[names[0]] if self._from_param(names[0]) else alternative.text
+            return full, f"{label} = {full}"
+        facts = {f"{name} = {value}": f" from {self.origins[name]}" for name, value in known.items()}
+        details = ([why] if why and why not in facts else []) + [
+            fact + origin for fact, origin in facts.items()
+        ]
         return alternative.text, alternative.text + (f" with {', '.join(details)}" if details else "")
 
     def _from_param(self, name: str) -> bool:

@@ -55,6 +55,9 @@ def _check_case(case: Case) -> str | None:
         for rule in case.entry.rules:
             if type(rule.expr.evaluate(binding.env)) is not bool:
                 return f"rule `{rule.expr}` is not a condition: it gives {rule.expr.evaluate(binding.env)!r}"
+        unused = sorted(set(case.row.dims) - set(binding.dims) - set(binding.packs))
+        if unused:
+            return f"dims.{unused[0]} is in the shape of no input that this row gives"
         for what, amount in (("flops", binding.flops), ("bytes", binding.bytes)):
             if type(amount) is not int or amount <= 0:
                 return f"roofline.{what} is {amount!r}, expected a positive integer"
@@ -73,7 +76,12 @@ def _check_values(binding: Binding) -> str | None:
             continue
         domain = binding.domain(name)
         assert domain is not None
-        if domain.low is not None and domain.high is not None and domain.low >= domain.high and prod(meta.shape):
+        if (
+            domain.low is not None
+            and domain.high is not None
+            and domain.low >= domain.high
+            and prod(meta.shape)
+        ):
             return f"{name} has no legal value: low {domain.low}, high {domain.high}"
         if name in binding.values:
             message = check_values(domain, binding.values[name], prod(meta.shape))
@@ -91,11 +99,17 @@ def check_values(domain: Any, values: int | tuple[int, ...], count: int) -> str 
     if not isinstance(values, int) and len(flat) != count:
         return f"{len(flat)} values for {count} elements"
     if domain.kind == "offsets":
-        if flat[0] != 0 or flat[-1] != domain.total or any(a > b for a, b in zip(flat, flat[1:], strict=False)):
+        if (
+            flat[0] != 0
+            or flat[-1] != domain.total
+            or any(a > b for a, b in zip(flat, flat[1:], strict=False))
+        ):
             return f"offsets must rise from 0 to {domain.total}, got {list(flat)}"
         return None
     for value in flat:
-        if (domain.low is not None and value < domain.low) or (domain.high is not None and value >= domain.high):
+        if (domain.low is not None and value < domain.low) or (
+            domain.high is not None and value >= domain.high
+        ):
             return f"{value} is outside [{domain.low}, {domain.high})"
     if domain.kind == "sorted" and list(flat) != sorted(flat):
         return f"values must not fall, got {list(flat)}"
