@@ -1,18 +1,16 @@
-"""The main job, end to end: a few operators through manifest, verification, kernels and benchmark, into one report.
+"""The main job, end to end: a few operators through all four stages, into one report.
 
-`hatch run tour` runs each stage in its own environment, as separate processes that hand over data and nothing else: the
-verdicts come from the tests environment, the timings from the bench environment, and no process sees both.
+`hatch run tour` runs each stage in its own environment, as separate processes that hand over data and nothing
+else: verdicts come from the tests environment, timings from the bench environment, and no process sees both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -20,106 +18,152 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 OPS = ("RMSNormFwdOp", "SoftmaxFwdOp", "GemmFwdOp", "GroupedQueryAttentionFwdOp")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A hatch environment and the command that the tour runs in it."""
-
-    title: str
-    environment: str
-    command: tuple[str, ...]
+TONES = {"passed": "good", "failed": "bad", "error": "bad", "refused": "void"}
 
 
 class StageFailedError(RuntimeError):
     """A stage of the tour ended with a non-zero status."""
 
 
-def run_stage(stage: Stage, *, capture: bool = False) -> str:
-    """Run one stage's command; its output streams to the terminal unless it is captured.
+def run_stage(environment: str, *command: str, capture: bool = False) -> str:
+    """Run a command in a stage's hatch environment; its output streams to the terminal unless captured.
 
     Raises:
         StageFailedError: the command's exit status was not zero.
     """
-    command = [
+    hatch = [
         sys.executable,
         "-m",
         "hatch",
+        *(["--quiet"] if capture else []),
         "run",
-        f"{stage.environment}:{stage.command[0]}",
-        *stage.command[1:],
+        f"{environment}:{command[0]}",
     ]
-    environment = os.environ | {"HATCH_QUIET": "1"} if capture else None
-    done = subprocess.run(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE if capture else None, env=environment
-    )
+    pipe = subprocess.PIPE if capture else None
+    done = subprocess.run([*hatch, *command[1:]], cwd=ROOT, text=True, stdout=pipe)
     if done.returncode:
-        raise StageFailedError(
-            f"{stage.title}: `{' '.join(stage.command)}` ended with status {done.returncode}"
-        )
+        raise StageFailedError(f"`{' '.join(command)}` ended with status {done.returncode}")
     return done.stdout or ""
 
 
-def manifest_entries(ops: tuple[str, ...]) -> list[dict]:
-    """The manifest entries as the manifest stage prints them."""
-    shown = [
-        run_stage(Stage("manifest", "matrix.tests", ("tileops-manifest", "show", op, "--json")), capture=True)
-        for op in ops
+def entry_table(entries: list[dict]) -> Table:
+    """What the manifest promises, one line an op."""
+    table = Table("op", "signature", "dtypes", "rows")
+    for entry in entries:
+        table.add_row(entry["name"], entry["signature"], dtypes(entry), str(entry["rows"]))
+    return table
+
+
+def dtypes(entry: dict) -> str:
+    return ", ".join(entry["entry"].get("dtypes", {}).values())
+
+
+def entry_section(entries: list[dict]) -> dict:
+    """The entries as the report shows them: a promise each, and its full text behind a fold."""
+    rows = [[entry["name"], entry["signature"], dtypes(entry), str(entry["rows"])] for entry in entries]
+    table = {"kind": "table", "columns": ["op", "signature", "dtypes", "workload rows"], "rows": rows}
+    folds = [
+        {
+            "kind": "fold",
+            "title": entry["name"],
+            "tag": entry["digest"][:12],
+            "blocks": [
+                {"kind": "code", "text": json.dumps(entry["entry"], indent=2), "caption": entry["summary"]}
+            ],
+        }
+        for entry in entries
     ]
-    return [json.loads(text) for text in shown]
+    return {"title": "Manifest: what is promised", "blocks": [table, *folds]}
+
+
+def verification_section(record: dict) -> dict:
+    """The verdicts as the report shows them: cases, and the worst error against its bound."""
+    rows, bars = [], []
+    for op in record["ops"]:
+        cases, worst = op["cases"], op["worst"]
+        tone = TONES[op["status"]]
+        error = f"{worst['error']:.3g} ≤ {worst['bound']:.3g}" if worst else "exact"
+        counted = f"{cases['passed']} of {cases['declared']}"
+        rows.append(
+            [op["op"], {"text": op["status"], "tone": tone}, counted, error, f"{op['seconds']:.1f} s"]
+        )
+        if worst:
+            bars.append(
+                {"label": op["op"], "value": worst["ratio"], "text": f"{worst['ratio']:.2f}", "tone": tone}
+            )
+    facts = {
+        "kind": "facts",
+        "items": [[key, str(record[key])] for key in ("device", "target", "tier", "seed")],
+    }
+    columns = ["op", "verdict", "cases passed", "worst error and its bound", "time"]
+    blocks = [facts, {"kind": "table", "columns": columns, "rows": rows}]
+    if bars:
+        note = "Worst error of any case, as a share of what the case allows; 1 is the limit."
+        blocks.append({"kind": "bars", "title": "Error over bound", "bars": bars, "note": note})
+    return {"title": "Tests: is it right", "blocks": blocks}
+
+
+def tour(ops: tuple[str, ...], out: Path, console: Console) -> Path:
+    """Run the stages in order and return the report's path. What each stage finished stays in `out`."""
+    console.rule("[bold]1/4 manifest: what is promised")
+    shown = run_stage("matrix.tests", "tileops-manifest", "show", *ops, "--json", capture=True)
+    entries = json.loads(shown)
+    console.print(entry_table(entries))
+
+    console.rule("[bold]2/4 tests: is it right (tile programs compile on the way)")
+    verification = out / "verification.json"
+    verify = ("tileops-tests", "verify", *ops, "--tier", "smoke", "--json", str(verification))
+    run_stage("matrix.tests", *verify)
+
+    console.rule("[bold]3/4 bench: is it fast")
+    results = out / "bench.jsonl"
+    run_stage(
+        "matrix.bench",
+        "tileops-bench",
+        "run",
+        *ops,
+        "--out",
+        str(results),
+        "--overwrite",
+        "--rows-per-op",
+        "2",
+    )
+
+    console.rule("[bold]4/4 report")
+    sections = [
+        entry_section(entries),
+        verification_section(json.loads(verification.read_text(encoding="utf-8"))),
+    ]
+    (out / "sections.json").write_text(json.dumps(sections), encoding="utf-8")
+    report = out / "report.html"
+    extra = ("--sections", str(out / "sections.json"), "--title", "tileops tour")
+    run_stage(
+        "matrix.bench", "tileops-bench", "report", str(results), "--out", str(report), *extra, capture=True
+    )
+    return report
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("ops", nargs="*", default=list(OPS), metavar="OP", help=f"default: {', '.join(OPS)}")
+    parser = argparse.ArgumentParser(prog="hatch run tour", description=__doc__.partition("\n")[0])
+    parser.add_argument("ops", nargs="*", default=list(OPS), metavar="OP", help=f"default: {' '.join(OPS)}")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "tour", help="folder for the records and the report"
     )
     args = parser.parse_args(argv)
-    console = Console()
-    ops, out = tuple(args.ops), args.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
+    console, started = Console(), time.monotonic()
+    out = args.out.resolve()
     try:
-        console.rule("manifest: what is promised")
-        entries = manifest_entries(ops)
-        console.print(entry_table(entries))
-        console.rule("tests: is it true")
-        verification = out / "verification.json"
-        run_stage(
-            Stage(
-                "tests",
-                "matrix.tests",
-                ("tileops-tests", "verify", *ops, "--tier", "smoke", "--json", str(verification)),
-            )
-        )
-        console.rule("bench: is it fast")
-        results = out / "bench.jsonl"
-        results.unlink(missing_ok=True)
-        run_stage(
-            Stage(
-                "bench",
-                "matrix.bench",
-                ("tileops-bench", "run", *ops, "--scale", "cpu", "--out", str(results)),
-            )
-        )
-        sections, report = out / "sections.json", out / "report.html"
-        sections.write_text(
-            json.dumps(report_sections(entries, json.loads(verification.read_text()))), encoding="utf-8"
-        )
-        run_stage(
-            Stage(
-                "report",
-                "matrix.bench",
-                ("tileops-bench", "report", str(results), "--sections", str(sections), "--out", str(report)),
-            )
-        )
-    except StageFailedError as error:
-        console.print(f"[bold red]{error}[/]; what had finished lies in {out}")
+        out.mkdir(parents=True, exist_ok=True)
+        report = tour(tuple(args.ops), out, console)
+    except (StageFailedError, OSError) as error:
+        console.print(f"[bold red]{error}[/]\nWhat had finished lies in {out}", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
-        console.print(f"[bold red]interrupted[/]; what had finished lies in {out}")
+        console.print(f"[bold red]interrupted[/]\nWhat had finished lies in {out}", soft_wrap=True)
         return 130
-    console.rule()
-    console.print(f"{time.monotonic() - started:.0f} s. The report: [bold]{report}[/]", soft_wrap=True)
+    console.print(f"{time.monotonic() - started:.0f} s. Report: [bold]{report}[/]", soft_wrap=True)
     return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

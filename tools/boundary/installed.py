@@ -1,4 +1,4 @@
-"""The running environment holds a stage and what it declares, from this checkout, and nothing else of ours."""
+"""The running environment holds a stage and what it declares, and nothing else of ours."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
+
 from boundary import codeowners, declarations, imports, installed, layers, scope, wheels
 from boundary.model import Finding, StageTable, declared, load_table
 
@@ -201,9 +201,6 @@ def test_built_wheels_hold(tmp_path: Path, table: StageTable) -> None:
         assert messages(wheels.check_wheel(ROOT, table.stages[name], wheel)) == ""
 
 
-@pytest.mark.skipif(
-    shutil.which("lint-imports") is None, reason="import-linter lives in the lint environment"
-)
 def test_indirect_import_is_found(repository: Path, table: StageTable) -> None:
     assert layers.check_layers(repository, table) == []
     plant(repository, table, "kernels", "import tileops_bench")
