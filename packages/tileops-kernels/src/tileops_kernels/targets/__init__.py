@@ -5,6 +5,7 @@
 >>> program(x, weight, y)                            # doctest: +SKIP
 """
 
+from . import _tilelang  # noqa: F401  isort: skip  (first: it makes `tvm` importable)
 from .api import compile_program
 from .base import CompiledProgram
 from .errors import (

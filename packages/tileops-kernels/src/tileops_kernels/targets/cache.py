@@ -58,9 +58,9 @@ def ensure_directory(*parts: str) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise _unusable(path, PermissionError("not writable"))
+        raise unusable(path, PermissionError("not writable"))
     return path
 
 
@@ -96,14 +96,14 @@ def publish(target: str, key: str, build: Callable[[Path], Mapping[str, object]]
     try:
         work = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=parent))
     except OSError as error:
-        raise _unusable(parent, error) from error
+        raise unusable(parent, error) from error
     try:
         meta = dict(build(work))
         meta["files"] = {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(work.iterdir())}
         (work / _META).write_text(json.dumps(meta, sort_keys=True))
         _move_into_place(work, parent / key, target, key)
     except OSError as error:
-        raise _unusable(parent, error) from error
+        raise unusable(parent, error) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     entry = load(target, key)
@@ -158,11 +158,12 @@ def clear() -> int:
             if directory.exists():
                 shutil.rmtree(directory)
         except OSError as error:
-            raise _unusable(directory, error) from error
+            raise unusable(directory, error) from error
     return freed
 
 
-def _unusable(path: Path, error: OSError) -> CacheError:
+def unusable(path: Path, error: OSError) -> CacheError:
+    """The error that says which directory cannot be used, and how to choose another."""
     return CacheError(
         f"the cache directory {path} cannot be used ({error.strerror or error}); set {CACHE_DIR_VARIABLE} to a writable directory"
     )

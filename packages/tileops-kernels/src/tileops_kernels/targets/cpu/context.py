@@ -14,7 +14,7 @@ from tvm import tirx
 
 from ..errors import UnsupportedTileOpError
 from .numeric import CType, ctype
-from .ranges import Ranges, key
+from .ranges import Ranges, children, key
 
 # Arrays up to this size stay on the stack, where the compiler can keep them in registers; larger ones go to the block's arena.
 STACK_BYTES: Final = 1024
@@ -81,7 +81,7 @@ class Context:
         self.storage: dict[int, Storage] = {}
         self.data_storage: dict[int, Storage] = {}
         self.thread_variables: set[int] = set()
-        self.block_variables: set[int] = set()
+        self.inlined: dict[int, object] = {}  # definitions that come before what they use (T.Persistent), printed at each use
         self.reducers: dict[int, str] = {}
         self.nest: Nest | None = None
         self.arena_bytes = 0
@@ -132,6 +132,12 @@ class Context:
                 variable
             )  # its identity is its address, which must not pass to another variable
         return self.names[identity]
+
+    def all_defined(self, expr: object) -> bool:
+        """Whether every variable in the expression has been defined at this point."""
+        if isinstance(expr, tirx.Var):
+            return key(expr) in self.names or key(expr) in self.thread_variables
+        return all(map(self.all_defined, children(expr)))
 
     def add_global(self, buffer: tirx.Buffer) -> Storage:
         strides = tuple(buffer.strides) or None

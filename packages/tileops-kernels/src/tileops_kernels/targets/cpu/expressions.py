@@ -167,7 +167,8 @@ class ExpressionPrinter:
             raise self.ctx.unsupported(
                 f"the thread index {expr.name}", "a block runs as one thread; write the tile with T.Parallel"
             )
-        return self.ctx.name(expr)
+        inlined = self.ctx.inlined.get(key(expr))
+        return self.ctx.name(expr) if inlined is None else self.value(inlined)
 
     def _integer(self, expr: tirx.IntImm) -> str:
         return integer_literal(expr.value, ctype(expr.dtype))

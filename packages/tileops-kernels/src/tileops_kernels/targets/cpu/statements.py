@@ -8,6 +8,7 @@ from typing import Final
 
 from tvm import tirx
 
+from .calls import CALLS
 from .context import Context, Nest
 from .expressions import ExpressionPrinter
 from .numeric import ctype
@@ -100,6 +101,9 @@ class StatementPrinter:
         variable, value = stmt.var, stmt.value
         if isinstance(value, tirx.Call) and value.op.name == "tl.launch_thread_idx":
             self.ctx.thread_variables.add(key(variable))
+            return
+        if not self.ctx.all_defined(value):
+            self.ctx.inlined[key(variable)] = value
             return
         self.ctx.line(
             f"const {ctype(variable.dtype).value} {self.ctx.name(variable)} = {self.expressions.value(value)};"
@@ -220,10 +224,10 @@ class StatementPrinter:
         handler = _CALL_STATEMENTS.get(name) or TILE_OPS.get(name)
         if handler is not None:
             handler(self, call)
-        elif name.startswith("tl.tileop."):
-            raise self.ctx.unsupported(f"T.{name.removeprefix('tl.tileop.')}")
+        elif name in CALLS:
+            self.ctx.line(f"{CALLS[name](self.expressions, call)};")
         else:
-            self.ctx.line(f"{self.expressions.value(call)};")
+            raise self.ctx.unsupported(f"T.{name.removeprefix('tl.tileop.')}" if name.startswith("tl.tileop.") else name)
 
     def _break(self, _call: tirx.Call) -> None:
         self.ctx.line("break;")
