@@ -106,8 +106,8 @@ def verification_section(record: dict) -> dict:
 def tour(ops: tuple[str, ...], out: Path, console: Console) -> Path:
     """Run the stages in order and return the report's path. What each stage finished stays in `out`."""
     console.rule("[bold]1/4 manifest: what is promised")
-    shown = run_stage("matrix.tests", "tileops-manifest", "show", *ops, "--json", capture=True)
-    entries = json.loads(shown)
+    show = ("matrix.tests", "tileops-manifest", "show")
+    entries = [json.loads(run_stage(*show, op, "--json", capture=True)) for op in ops]
     console.print(entry_table(entries))
 
     console.rule("[bold]2/4 tests: is it right (tile programs compile on the way)")
@@ -117,17 +117,9 @@ def tour(ops: tuple[str, ...], out: Path, console: Console) -> Path:
 
     console.rule("[bold]3/4 bench: is it fast")
     results = out / "bench.jsonl"
-    run_stage(
-        "matrix.bench",
-        "tileops-bench",
-        "run",
-        *ops,
-        "--out",
-        str(results),
-        "--overwrite",
-        "--rows-per-op",
-        "2",
-    )
+    rows = sorted({entry["entry"]["workloads"][0]["label"] for entry in entries} | {"ragged"})
+    chosen = ("--rows", *rows, "--dtypes", "bfloat16", "--row-budget", "0.5")
+    run_stage("matrix.bench", "tileops-bench", "run", *ops, "--out", str(results), "--overwrite", *chosen)
 
     console.rule("[bold]4/4 report")
     sections = [
