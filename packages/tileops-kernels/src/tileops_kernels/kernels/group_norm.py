@@ -1,0 +1,84 @@
+"""GroupNorm: LayerNorm of each group of channels, scaled and shifted per channel.
+
+A row is one group of one sample: `channels * spatial` adjacent elements; the channel of an element is its column
+divided by `spatial`.
+"""
+
+import tilelang.language as T
+
+from tileops_kernels.kernels.base import Kernel
+from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body
+from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
+
+
+class GroupNormKernel(Kernel):
+    """Normalisation of groups of channels.
+
+    Program arguments: x, (weight, bias,) output, number of rows (samples times groups), eps. Tensors are flat and
+    contiguous.
+    """
+
+    SUPPORTED_DTYPES = DTYPES
+    ALIGNMENT = 16
+    Config = NormConfig
+    CONFIGS = CONFIGS
+    PASS_CONFIGS = PASS_CONFIGS
+
+    @staticmethod
+    def program(*, vectors, vec, dtype, groups, channels, affine, config):
+        """Return the tile program.
+
+        Args:
+            vectors: vectors of a row.
+            vec: elements of a vector; tensors are aligned to it.
+            dtype: dtype of all tensors.
+            groups: groups of a sample.
+            channels: channels of a group.
+            affine: there are a weight and a bias.
+            config: block geometry.
+        """
+        spatial = vectors * vec // channels
+        body = norm_body(
+            statistic="layer",
+            vectors=vectors,
+            vec=vec,
+            dtype=dtype,
+            config=config,
+            affine_index=lambda row, column: (row % groups) * channels + column // spatial,
+            weighted=affine,
+            biased=affine,
+        )
+        nx = T.dynamic("nx")
+
+        if affine:
+
+            @T.prim_func
+            def group_norm_affine(
+                x: T.Tensor((nx,), dtype),
+                weight: T.Tensor((groups * channels,), dtype),
+                bias: T.Tensor((groups * channels,), dtype),
+                output: T.Tensor((nx,), dtype),
+                num_rows: T.int32,
+                eps: T.float32,
+            ):
+                body(x, None, weight, bias, output, None, num_rows, vectors, 0, eps)
+
+            return group_norm_affine
+
+        @T.prim_func
+        def group_norm(
+            x: T.Tensor((nx,), dtype), output: T.Tensor((nx,), dtype), num_rows: T.int32, eps: T.float32
+        ):
+            body(x, None, None, None, output, None, num_rows, vectors, 0, eps)
+
+        return group_norm
+
+    @classmethod
+    def samples(cls):
+        """Return an aligned, a ragged and a chunked group, with and without weights."""
+        return (
+            {"vectors": 512, "vec": 8, "dtype": "bfloat16", "groups": 32, "channels": 4, "affine": False},
+            {"vectors": 512, "vec": 8, "dtype": "bfloat16", "groups": 32, "channels": 4, "affine": True},
+            {"vectors": 931, "vec": 1, "dtype": "float32", "groups": 5, "channels": 7, "affine": True},
+            {"vectors": 65536, "vec": 8, "dtype": "float16", "groups": 8, "channels": 8, "affine": True},
+        )

@@ -1,0 +1,203 @@
+"""The body of the norm programs: statistics of a row, then one write.
+
+A row that fits in registers is read once, and the variance is the mean of squared deviations from the finished mean.
+A longer row is read in chunks, twice: one pass for the statistics (Welford per lane for the variance), one to write.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tilelang.language as T
+
+from tileops_kernels.kernels.base import ConfigTable
+from tileops_kernels.kernels.rowwise_tile import RowTile, row_sum, welford
+
+DTYPES = frozenset({"float16", "bfloat16", "float32"})
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """`rows` rows per block, `lanes` threads per row; a thread keeps at most `resident` elements in registers."""
+
+    rows: int
+    lanes: int
+    resident: int
+
+
+# By bytes of a row: a row of 8 KB is 256 threads of two 16-byte vectors. 64 float32 registers per thread is what a
+# block of 512 threads can hold without spilling.
+CONFIGS = ConfigTable(
+    size=lambda sizes: sizes["vectors"] * sizes["vec"] * (4 if sizes["dtype"] == "float32" else 2),
+    devices={
+        "cpu": ((None, NormConfig(rows=1, lanes=8, resident=1 << 14)),),
+        "sm_80": (
+            (128, NormConfig(rows=16, lanes=8, resident=64)),
+            (512, NormConfig(rows=8, lanes=16, resident=64)),
+            (2048, NormConfig(rows=4, lanes=32, resident=64)),
+            (4096, NormConfig(rows=1, lanes=128, resident=64)),
+            (16384, NormConfig(rows=1, lanes=256, resident=64)),
+            (None, NormConfig(rows=1, lanes=512, resident=64)),
+        ),
+    },
+)
+
+
+def tile_for(vectors: int, vec: int, config: NormConfig) -> tuple[RowTile, int]:
+    """Return the tile of a row and the number of chunks it is read in; 1 means that it stays in registers.
+
+    >>> tile_for(512, 8, NormConfig(rows=1, lanes=256, resident=64))
+    (RowTile(rows=1, lanes=256, unroll=2, vec=8), 1)
+    >>> tile_for(100_000, 8, NormConfig(rows=1, lanes=512, resident=64))[1]
+    49
+    """
+    steps = -(-vectors // config.lanes)
+    most = max(1, config.resident // vec)
+    if steps <= most:
+        return RowTile(config.rows, config.lanes, steps, vec), 1
+    # Half the registers, so that the next chunk's loads overlap this one's arithmetic.
+    unroll = max(1, most // 2)
+    return RowTile(config.rows, config.lanes, unroll, vec), -(-steps // unroll)
+
+
+def norm_body(
+    *,
+    statistic: str,
+    vectors: int,
+    vec: int,
+    dtype: str,
+    config: NormConfig,
+    residual: bool = False,
+    affine_index: Callable | None = None,
+    weighted: bool = True,
+    biased: bool = False,
+):
+    """Return a macro `(x, residual, weight, bias, output, residual_out, num_rows, x_step, residual_step, eps)`.
+
+    Tensors are flat; those that an op lacks are None. Row r of `x` starts at vector r * x_step, so that rows need not
+    be adjacent; outputs are contiguous.
+
+    Args:
+        statistic: "rms" (no mean is taken off) or "layer".
+        vectors: vectors of a row.
+        vec: elements of a vector.
+        dtype: dtype of all tensors.
+        config: block geometry.
+        residual: normalise `round(x + residual)` and write it out too.
+        affine_index: `(row, column) -> index` into weight and bias; the column by default.
+        weighted: there is a weight.
+        biased: there is a bias.
+    """
+    tile, chunks = tile_for(vectors, vec, config)
+    elements = vectors * vec
+    affine = affine_index or (lambda row, column: column)
+    start, update, merge = welford(tile, vectors)
+    total = row_sum(tile)
+
+    def affine_value(value, row, column, weight, bias):
+        if weighted:
+            value = value * T.cast(weight[affine(row, column)], "float32")
+        if biased:
+            value = value + T.cast(bias[affine(row, column)], "float32")
+        return value
+
+    @T.macro
+    def load(block, chunk, x, residual_in, x_frag, num_rows, x_step, residual_step):
+        narrow = T.alloc_fragment(tile.shape, dtype)
+        for u, i, l, v in T.Parallel(*tile.shape):
+            if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
+                narrow[u, i, l, v] = x[((block * tile.rows + i) * x_step + tile.vector(chunk, u, l)) * vec + v]
+            else:
+                narrow[u, i, l, v] = T.cast(0, dtype)
+        if residual:
+            addend = T.alloc_fragment(tile.shape, dtype)
+            for u, i, l, v in T.Parallel(*tile.shape):
+                if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
+                    addend[u, i, l, v] = residual_in[
+                        ((block * tile.rows + i) * residual_step + tile.vector(chunk, u, l)) * vec + v
+                    ]
+                else:
+                    addend[u, i, l, v] = T.cast(0, dtype)
+            for u, i, l, v in T.Parallel(*tile.shape):
+                narrow[u, i, l, v] = T.cast(
+                    T.cast(narrow[u, i, l, v], "float32") + T.cast(addend[u, i, l, v], "float32"), dtype
+                )
+        for u, i, l, v in T.Parallel(*tile.shape):
+            x_frag[u, i, l, v] = T.cast(narrow[u, i, l, v], "float32")
+
+    @T.macro
+    def accumulate(x_frag, mean, partial, chunk):
+        """partial += (x - mean)^2, over the elements that exist (the others are 0 and so is their mean)."""
+        for u in T.unroll(tile.unroll):
+            for i, l, v in T.Parallel(*tile.lane_shape):
+                if tile.in_bounds(0, 1, tile.vector(chunk, u, l), vectors):
+                    partial[i, l, v] += (x_frag[u, i, l, v] - mean[i]) * (x_frag[u, i, l, v] - mean[i])
+
+    @T.macro
+    def write(block, chunk, x_frag, mean, scale, weight, bias, output, residual_out, num_rows):
+        if residual:
+            for u, i, l, v in T.Parallel(*tile.shape):
+                if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
+                    residual_out[
+                        ((block * tile.rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v
+                    ] = T.cast(x_frag[u, i, l, v], dtype)
+        for u, i, l, v in T.Parallel(*tile.shape):
+            if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
+                output[((block * tile.rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v] = T.cast(
+                    affine_value(
+                        (x_frag[u, i, l, v] - mean[i]) * scale[i],
+                        block * tile.rows + i,
+                        tile.vector(chunk, u, l) * vec + v,
+                        weight,
+                        bias,
+                    ),
+                    dtype,
+                )
+
+    @T.macro
+    def body(x, residual_in, weight, bias, output, residual_out, num_rows, x_step, residual_step, eps):
+        with T.Kernel(T.ceildiv(num_rows, tile.rows), threads=tile.threads) as block:
+            x_frag = T.alloc_fragment(tile.shape, "float32")
+            partial = T.alloc_fragment(tile.lane_shape, "float32")
+            mean = T.alloc_fragment((tile.rows,), "float32")
+            scale = T.alloc_fragment((tile.rows,), "float32")
+
+            if chunks == 1:
+                load(block, 0, x, residual_in, x_frag, num_rows, x_step, residual_step)
+                T.clear(mean)
+                if statistic == "layer":
+                    T.clear(partial)
+                    for u in T.unroll(tile.unroll):
+                        for i, l, v in T.Parallel(*tile.lane_shape):
+                            partial[i, l, v] += x_frag[u, i, l, v]
+                    total(partial, mean)
+                    for i in T.Parallel(tile.rows):
+                        mean[i] = mean[i] / T.float32(elements)
+                T.clear(partial)
+                accumulate(x_frag, mean, partial, 0)
+                total(partial, scale)
+            elif statistic == "rms":
+                T.clear(mean)
+                T.clear(partial)
+                for chunk in T.serial(chunks):
+                    load(block, chunk, x, residual_in, x_frag, num_rows, x_step, residual_step)
+                    accumulate(x_frag, mean, partial, chunk)
+                total(partial, scale)
+            else:
+                lane_mean = T.alloc_fragment(tile.lane_shape, "float32")
+                start(lane_mean, partial)
+                for chunk in T.serial(chunks):
+                    load(block, chunk, x, residual_in, x_frag, num_rows, x_step, residual_step)
+                    update(x_frag, chunk, lane_mean, partial)
+                merge(lane_mean, partial, mean, scale)
+
+            for i in T.Parallel(tile.rows):
+                scale[i] = T.rsqrt(scale[i] / T.float32(elements) + eps)
+
+            if chunks == 1:
+                write(block, 0, x_frag, mean, scale, weight, bias, output, residual_out, num_rows)
+            else:
+                for chunk in T.serial(chunks):
+                    load(block, chunk, x, residual_in, x_frag, num_rows, x_step, residual_step)
+                    write(block, chunk, x_frag, mean, scale, weight, bias, output, residual_out, num_rows)
+
+    return body
