@@ -99,7 +99,7 @@ class Op:
             inputs = runtime.signature.fill_inputs(inputs, named)
         if _is_compiling():
             for commitment in self._commitments:
-                commitment.check(inputs)
+                commitment.check_traced(inputs)
             return runtime.call_overload(inputs, self._params)
         return runtime.call(inputs, self._params, self._key, self._commitments)
 

@@ -37,20 +37,32 @@ class Commitment:
 
     def check(self, inputs: Sequence[Any]) -> None:
         """Raise ShapeError if a given input has other sizes."""
+        argument, message = self._mismatch(inputs)
+        if message is not None:
+            raise ShapeError(
+                self.op,
+                message,
+                argument=argument,
+                expected=self.sizes,
+                rule="dims given at construction hold for every call",
+            )
+
+    def check_traced(self, inputs: Sequence[Any]) -> None:
+        """Do the same under `torch.compile`, which can trace the raising of built-in errors only."""
+        _, message = self._mismatch(inputs)
+        if message is not None:
+            raise ValueError(f"{self.op}: {message}")
+
+    def _mismatch(self, inputs: Sequence[Any]) -> tuple[str | None, str | None]:
         for argument, position, start, stop in self.places:
             tensor = inputs[position]
-            if tensor is None:
-                continue
-            if tuple(tensor.shape[start:stop]) != self.sizes:
-                raise ShapeError(
-                    self.op,
-                    f"{argument}.shape is {tuple(tensor.shape)}, expected {self.name} = {self.sizes} "
-                    f"(given at construction) at [{start}:{'' if stop is None else stop}]",
-                    argument=argument,
-                    got=tuple(tensor.shape),
-                    expected=self.sizes,
-                    rule="dims given at construction hold for every call",
+            if tensor is not None and tuple(tensor.shape[start:stop]) != self.sizes:
+                shape = tuple(tensor.shape)
+                return (
+                    argument,
+                    f"{argument}.shape is {shape}, expected {self.name} = {self.sizes} as constructed",
                 )
+        return None, None
 
 
 def commitments_of(

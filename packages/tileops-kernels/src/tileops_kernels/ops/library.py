@@ -51,7 +51,7 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
     def fake(*args: Any) -> Any:
         inputs, params = split(args)
         anchor = first_tensor(inputs)
-        outputs = runtime.bind(inputs, params).outputs
+        outputs = runtime.bind(inputs, [_constant(param) for param in params]).outputs
         return _packed(
             [
                 anchor.new_empty(outputs[spec.name].shape, dtype=torch_dtype(outputs[spec.name].dtype))
@@ -71,6 +71,16 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
     _LIBRARY.impl(name, autograd, "Autograd")
     return overload
+
+
+def _constant(param: Any) -> Any:
+    """Return a param with a symbolic scalar replaced by its value: a compiled graph is guarded on it.
+
+    Sizes in lists stay symbolic. Rules ask of a number (`alpha`) whether it is an int, which a symbol hides.
+    """
+    if isinstance(param, torch.SymInt):
+        return int(param)
+    return float(param) if isinstance(param, torch.SymFloat) else param
 
 
 def _packed(tensors: Any) -> Any:

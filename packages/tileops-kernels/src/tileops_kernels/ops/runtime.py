@@ -67,8 +67,9 @@ class OpRuntime:
 
     @cached_property
     def alignment(self) -> int:
-        """Bytes that plans distinguish the inputs' addresses by."""
-        return max((kernel.ALIGNMENT for kernel in self.flow.kernels), default=1)
+        """Bytes that plans distinguish the inputs' addresses by; 1 for a spec-only op, which has shapes."""
+        kernels = self.flow.kernels if self.entry.name in FLOWS else ()
+        return max((kernel.ALIGNMENT for kernel in kernels), default=1)
 
     def call(
         self,

@@ -16,11 +16,10 @@ __all__ = ["NAMESPACE", "param_schema_type", "schema_of"]
 
 NAMESPACE = "tileops"
 
-# Alternatives of a param type (without None, tuples read as lists) -> how a torch schema says it. Sizes may
-# be symbolic under a dynamic torch.compile; `int | list[int]` params are axes, which are not.
+# Alternatives of a param type (without None, tuples read as lists) -> how a torch schema says it.
 _SCHEMA_TYPES: dict[frozenset[str], str] = {
     frozenset({"bool"}): "bool",
-    frozenset({"int"}): "SymInt",
+    frozenset({"int"}): "int",
     frozenset({"float"}): "float",
     frozenset({"str"}): "str",
     frozenset({"dtype"}): "ScalarType",
@@ -28,7 +27,7 @@ _SCHEMA_TYPES: dict[frozenset[str], str] = {
     frozenset({"int", "float"}): "Scalar",
     frozenset({"bool", "number"}): "Scalar",
     frozenset({"bool", "int", "float"}): "Scalar",
-    frozenset({"list[int]"}): "SymInt[]",
+    frozenset({"list[int]"}): "int[]",
     frozenset({"list[float]"}): "float[]",
     frozenset({"int", "list[int]"}): "int[1]",
 }
@@ -44,19 +43,25 @@ def _alternatives(node: ast.expr) -> set[str]:
     return {ast.unparse(node)}
 
 
-def param_schema_type(op: str, name: str, declared: str) -> str:
+def param_schema_type(op: str, name: str, declared: str, *, symbolic: bool = False) -> str:
     """Return the schema type of a param declared as `declared`.
+
+    A `symbolic` param may be a size that `torch.compile` does not know; any other is a constant to it.
 
     Raises:
         ConfigError: torch schemas cannot say this type.
 
     >>> param_schema_type("SumFwdOp", "dim", "int | list[int] | tuple[int, ...] | None")
     'int[1]?'
+    >>> param_schema_type("RMSNormFwdOp", "normalized_shape", "list[int]", symbolic=True)
+    'SymInt[]'
     """
     alternatives = _alternatives(ast.parse(declared, mode="eval").body)
     schema_type = _SCHEMA_TYPES.get(frozenset(alternatives - {"None"}))
     if schema_type is None:
         raise ConfigError(f"{op}: a torch operator cannot take param {name!r} of type {declared}")
+    if symbolic:
+        schema_type = schema_type.replace("int", "SymInt")
     return schema_type + ("?" if "None" in alternatives else "")
 
 
@@ -92,7 +97,8 @@ def schema_of(entry: Entry, signature: CallSignature, *, in_place: bool = False)
         arguments.append((f"Tensor{alias}{optional} {name}", "None" if spec.optional else None))
     for name in signature.params:
         param = entry.params[name]
-        schema_type = param_schema_type(entry.name, name, str(param.type))
+        # A param that equals dims of an input is as dynamic as they are.
+        schema_type = param_schema_type(entry.name, name, str(param.type), symbolic=param.binds is not None)
         arguments.append((f"{schema_type} {name}", None if param.required else _literal(param.default)))
     last_without = max((i for i, (_, default) in enumerate(arguments) if default is None), default=-1)
     written = [
