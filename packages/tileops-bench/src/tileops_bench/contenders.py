@@ -69,11 +69,13 @@ def failed(spec: Spec, detail: str, library: str = "", digest: str = "") -> Cont
 
 def candidate_record(raw: RawContender, ref: str, digest: str, deterministic: bool) -> Contender:
     """A candidate's record; outputs of timed calls must equal those of untimed ones, bit by bit."""
-    changed = [pair for pair in raw.outputs if pair[0] != pair[1]] if deterministic else []
+    changed = [kept for kept in raw.outputs if kept.timed != kept.untimed] if deterministic else []
     extra = ()
     if changed:
-        timed, untimed = changed[0]
-        detail = f"{len(changed)} of {len(raw.outputs)} timed calls gave other bits: {timed} timed, {untimed} untimed"
+        detail = (
+            f"{len(changed)} of {len(raw.outputs)} timed calls gave other bits than untimed ones: "
+            f"{changed[0].timed} timed, {changed[0].untimed} untimed"
+        )
         extra = (Problem(code=Code.OUTPUT_CHANGED, detail=detail),)
     compared = len(raw.outputs) if deterministic else 0
     return _record(raw, library=ref, digest=digest, extra=extra, compared=compared)
@@ -115,8 +117,16 @@ def _record(
         first_call_ns=raw.first_call_ns,
         peak_bytes=raw.peak_bytes,
         outputs_compared=compared,
+        output_varies=_varies(raw),
         problems=(*raw.problems, *extra),
     )
+
+
+def _varies(raw: RawContender) -> bool | None:
+    """Whether different inputs gave different outputs."""
+    if len({kept.inputs for kept in raw.outputs}) < 2:
+        return None
+    return len({kept.timed for kept in raw.outputs}) > 1
 
 
 def _summary(values: tuple[int, ...]) -> Summary | None:

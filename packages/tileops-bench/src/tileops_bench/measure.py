@@ -17,7 +17,7 @@ import torch
 from tileops_bench.baselines import UnsupportedCase
 from tileops_bench.fingerprint import fingerprints
 from tileops_bench.memory import peak_extra_bytes
-from tileops_bench.protocol import BulkBegin, BulkEnd, Phase, RawContender, RowJob, Spec
+from tileops_bench.protocol import BulkBegin, BulkEnd, Kept, Phase, RawContender, RowJob, Spec
 from tileops_bench.records import Code, Problem, Record, Status
 from tileops_bench.rowinputs import InputPool
 from tileops_bench.timers import Timer, Timings
@@ -25,7 +25,7 @@ from tileops_bench.timers import Timer, Timings
 WARM_CALLS = (2, 20)
 WARM_NS = 30_000_000
 HOST_CALLS = 15
-KEPT_CALLS = 2
+KEPT_CALLS = 3
 BULK_NS = 50_000_000
 BULK_CALLS = (3, 200)
 
@@ -47,7 +47,7 @@ class Lane:
     host: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     kept: frozenset[int] = frozenset()
-    outputs: list[tuple[str, str]] = field(default_factory=list)
+    outputs: list[Kept] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -134,9 +134,15 @@ class RowMeasurement:
             lane.per_call_ns = self._timed(lane, self.pool.arguments(calls % len(self.pool.slots)))
             spent += lane.per_call_ns
             calls += 1
-        problem = self.pool.check(0)
-        if problem:
+        for slot in range(len(self.pool.slots)):
+            self._check_inputs(lane, slot)
+
+    def _check_inputs(self, lane: Lane, slot: int) -> None:
+        """A contender that writes to its inputs is out: it would spoil them for the others."""
+        problem = self.pool.check(slot)
+        if problem and lane.alive:
             lane.problems.append(problem)
+            lane.status, lane.detail = Status.FAILED, problem.detail
 
     def _timed(self, lane: Lane, arguments: list[Any]) -> int:
         begin = _clock()
@@ -199,11 +205,11 @@ class RowMeasurement:
     def _keep(self, lane: Lane, slot: int, result: Any) -> None:
         """Snapshot a timed call's output at once, then make the same call untimed on copies elsewhere."""
         timed = fingerprints(_outputs(result))
-        problem = self.pool.check(slot)
-        if problem:
-            lane.problems.append(problem)
-        untimed = fingerprints(_outputs(lane.call(*self.pool.fresh_copy(slot))))
-        lane.outputs.append((timed, untimed))
+        self._check_inputs(lane, slot)
+        copies = self.pool.fresh_copy(slot)
+        given = fingerprints(copies)
+        untimed = fingerprints(_outputs(lane.call(*copies)))
+        lane.outputs.append(Kept(inputs=given, timed=timed, untimed=untimed))
 
     def _bulk(self, lane: Lane) -> None:
         fewest, most = BULK_CALLS

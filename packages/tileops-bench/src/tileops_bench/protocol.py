@@ -100,6 +100,14 @@ class BulkEnd(Record):
     type: Literal["bulk-end"] = "bulk-end"
 
 
+class Kept(Record):
+    """Fingerprints around one kept call: its inputs, its output, and the output of an untimed call on copies."""
+
+    inputs: str
+    timed: str
+    untimed: str
+
+
 class RawContender(Record):
     """Raw samples of one contender, in the order they were taken, and what was observed around them."""
 
@@ -112,7 +120,7 @@ class RawContender(Record):
     kernels_per_call: tuple[int, int] | None = None
     first_call_ns: int | None = None
     peak_bytes: int | None = None
-    outputs: tuple[tuple[str, str], ...] = ()  # fingerprints: (timed call, untimed call)
+    outputs: tuple[Kept, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 

@@ -31,6 +31,7 @@ class Code(StrEnum):
     CLOCK_DISAGREES = "clock_disagrees"
     BELOW_ROOFLINE = "below_roofline"
     OUTPUT_CHANGED = "output_changed"
+    OUTPUT_CONSTANT = "output_constant"
     INPUT_CHANGED = "input_changed"
     THROTTLED = "throttled"
     FEWER_ROWS_THAN_DECLARED = "fewer_rows_than_declared"
@@ -76,6 +77,7 @@ class Contender(Record):
     first_call_ns: int | None = None
     peak_bytes: int | None = None
     outputs_compared: int = 0
+    output_varies: bool | None = None  # with the inputs; None where no two kept calls had different inputs
     problems: tuple[Problem, ...] = ()
 
 

@@ -111,7 +111,7 @@ def _under_floor(contender: Contender, floor: Floor) -> bool:
 def _candidate_problems(e: Evidence) -> Iterator[Problem]:
     yield from e.row_problems
     yield from e.candidate.problems
-    if e.candidate.status is not Status.OK:
+    if e.candidate.status is not Status.OK and not e.candidate.problems:
         yield Problem(code=Code.CANDIDATE_FAILED, detail=e.candidate.detail or e.candidate.status.value)
 
 
@@ -131,6 +131,14 @@ def _roofline(e: Evidence) -> Iterator[Problem]:
     if _under_floor(e.candidate, e.floor):
         detail = f"{e.candidate.summary.min:.0f} ns is below the physical floor of {e.floor.ns:.0f} ns ({e.floor.note})"
         yield Problem(code=Code.BELOW_ROOFLINE, detail=detail)
+
+
+def _constant(e: Evidence) -> Iterator[Problem]:
+    """The same output for different inputs is right for some ops; a baseline's outputs tell which."""
+    varying = [b.name for b in e.baselines if b.output_varies]
+    if e.candidate.output_varies is False and varying:
+        detail = f"the same output for different inputs, where that of {', '.join(varying)} differs"
+        yield Problem(code=Code.OUTPUT_CONSTANT, detail=detail)
 
 
 def _baselines(e: Evidence) -> Iterator[Problem]:
@@ -210,6 +218,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Problem]], ...] = (
     _sample_count,
     _timer,
     _roofline,
+    _constant,
     _baselines,
     _throttled,
     _clock,
