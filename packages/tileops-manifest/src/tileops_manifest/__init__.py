@@ -1,4 +1,4 @@
-"""What each tileops operator is: signatures, dtypes, workloads, numerics and rooflines, as data that is evaluated.
+"""What each tileops operator is: signatures, dtypes, workloads, numerics and rooflines, as evaluated data.
 
 >>> from tileops_manifest import TensorMeta, load_manifest
 >>> entry = load_manifest()["RMSNormFwdOp"]

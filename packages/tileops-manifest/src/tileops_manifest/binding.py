@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,9 @@ def nbytes(meta: TensorMeta) -> Any:
 class Binding:
     """A call that its entry allows: every name of the entry with its value.
 
-    ``dims`` and ``packs`` hold the index variables, ``dtypes`` the dtype variables (an input declared as a union
-    without a variable is listed under its own name), ``params`` the canonical params, ``outputs`` what the op
-    returns. ``values`` are the fixed values of integer inputs when the binding was made from a workload row.
+    ``dims`` and ``packs`` hold the index variables, ``dtypes`` the dtype variables (an input declared as a
+    union without a variable is listed under its own name), ``params`` the canonical params, ``outputs`` what
+    the op returns. ``values`` are the fixed values of integer inputs when the binding was made from a row.
     """
 
     entry: Entry = field(repr=False)
@@ -42,9 +42,9 @@ class Binding:
     env: dict[str, Any] = field(repr=False, compare=False)
 
     def eval(self, expr: str) -> Any:
-        """The value of an expression over this call's dims, packs, params, dtypes, lets, inputs and outputs.
+        """The value of an expression over this call: dims, packs, params, dtypes, lets, inputs, outputs.
 
-        Raises ExpressionError for text outside the language, an unknown name or an expression without a value.
+        Raises ExpressionError for text outside the language, an unknown name, or no value.
         """
         return self._evaluate(self.entry.compile(expr))
 

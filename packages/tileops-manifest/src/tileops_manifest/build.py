@@ -1,4 +1,4 @@
-"""From a validated record to an entry: every expression compiled, every name bound, all problems collected."""
+"""From a validated record to an entry: expressions compiled, names bound, all problems collected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tileops_manifest.tensors import (
 from tileops_manifest.unify import flatten
 
 Path = tuple[str | int, ...]
-Report = Callable[[Path, int, str], None]  # path inside the entry, offset inside that scalar, message
+Report = Callable[[Path, int | None, str], None]  # path inside the entry, offset in that scalar, message
 
 # Bounds that each kind of integer input needs, beyond the optional `low`.
 _NEEDS = {
@@ -64,7 +64,7 @@ class _Builder:
         self.dtypes: dict[str, tuple[str, ...]] = {}
         self.input_dtypes: dict[str, str | Expression] = {}
 
-    def problem(self, path: Path, message: str, offset: int = 0) -> None:
+    def problem(self, path: Path, message: str, offset: int | None = None) -> None:
         self.failed = True
         self._report(path, offset, message)
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
     except BrokenPipeError:
-        # The reader went away (`| head`): not our error; keep the interpreter from failing on the final flush.
+        # The reader went away (`| head`): not our error; keep the final flush from failing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
 
@@ -135,8 +135,8 @@ def _validate(arguments: argparse.Namespace) -> int:
         for problem in report.problems:
             print(problem, file=sys.stderr)
         print(
-            f"{report.entries} entries, {report.rows} rows, {report.rules} rules evaluated {report.evaluated} times, "
-            f"{len(report.problems)} errors"
+            f"{report.entries} entries, {report.rows} rows, {report.rules} rules evaluated "
+            f"{report.evaluated} times, {len(report.problems)} errors"
         )
     return INVALID if report.problems else OK
 

@@ -17,7 +17,7 @@ _ORDER = (NEUTRAL, ADDITIVE, BREAKING)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference: ``kind`` is breaking (some call, result or record stops being valid), additive or neutral."""
+    """One difference. ``kind``: breaking (some call, result or record is lost), additive or neutral."""
 
     op: str
     kind: str
@@ -49,8 +49,8 @@ def worst(changes: tuple[Change, ...]) -> str | None:
 def next_version(version: str, kind: str | None) -> str:
     """The version after a change of this kind. Below 1.0 a breaking change bumps the minor number.
 
-    >>> next_version("0.1.3", "breaking"), next_version("0.1.3", "additive"), next_version("1.2.3", "breaking")
-    ('0.2.0', '0.1.4', '2.0.0')
+    >>> [next_version(version, kind) for version, kind in [("0.1.3", "breaking"), ("1.2.3", "additive")]]
+    ['0.2.0', '1.3.0']
     """
     major, minor, patch = (int(part) for part in version.split("."))
     if kind is None:
@@ -78,7 +78,7 @@ def diff_entries(old: Entry, new: Entry) -> Iterator[Change]:
         yield change(NEUTRAL, "family", f"{old.family} became {new.family}")
 
 
-# Fields compared as a whole. Numerics are promises that verdicts stand on; rooflines feed no call and no result.
+# Fields compared as a whole. Verdicts stand on the numerics; rooflines feed no call and no result.
 _FIELDS = {
     "numerics": BREAKING,
     "roofline": NEUTRAL,

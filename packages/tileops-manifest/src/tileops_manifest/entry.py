@@ -65,8 +65,8 @@ class Case:
 def function_name(op: str) -> str:
     """Functional name of an op: ``RMSNormFwdOp`` is ``rms_norm``, ``...BwdOp`` keeps ``_bwd``.
 
-    >>> function_name("RMSNormFwdOp"), function_name("MultiHeadAttentionBwdOp"), function_name("FP8QuantFwdOp")
-    ('rms_norm', 'multi_head_attention_bwd', 'fp8_quant')
+    >>> [function_name(op) for op in ("RMSNormFwdOp", "MultiHeadAttentionBwdOp", "FP8QuantFwdOp")]
+    ['rms_norm', 'multi_head_attention_bwd', 'fp8_quant']
     """
     stem = op.removesuffix("Op").removesuffix("Fwd")
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", stem).lower()
@@ -142,7 +142,7 @@ class Entry:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the entry's content. Status is left out: it follows from evidence about this content."""
+        """SHA-256 (hex) of the entry's content without its status, which only follows from evidence."""
         content = self.model.model_dump(mode="json", by_alias=True, exclude={"status"})
         text = json.dumps([self.name, self.family, content], separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -210,8 +210,8 @@ class Entry:
     def bind(self, inputs: Mapping[str, TensorMeta | None], params: Mapping[str, Any]) -> Binding:
         """Check a call and infer its outputs.
 
-        Raises ParamError, MissingInputError, UnknownInputError, DtypeError, ShapeError or RuleError, each naming
-        the argument, what was given, what was expected and the declaration that says so.
+        Raises ParamError, MissingInputError, UnknownInputError, DtypeError, ShapeError or RuleError, each
+        naming the argument, what was given, what was expected and the declaration that says so.
         """
         return self._bind(self._metas(inputs), self.canonical_params(params), {})
 
@@ -233,7 +233,7 @@ class Entry:
         return self._bind_dims(dims, params, dtypes, tuple(with_ or ()), {})
 
     def resolve_dtypes(self, item: DtypeItem) -> dict[str, str]:
-        """A full dtype assignment: a name sets the first variable; variables not set take their first alternative.
+        """A full dtype assignment: a name sets the first variable; others take their first alternative.
 
         Raises DtypeError for an unknown variable or a dtype that the variable cannot be.
         """

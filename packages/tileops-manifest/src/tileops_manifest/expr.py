@@ -27,12 +27,12 @@ DATA = "_data"
 
 _ALLOWED = (
     ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub,
-    ast.Mult, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
-    ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.IfExp, ast.Call, ast.Name, ast.Load, ast.Constant, ast.Subscript,
-    ast.Slice, ast.Tuple, ast.List, ast.Starred,
+    ast.Mult, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt,
+    ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.IfExp, ast.Call, ast.Name, ast.Load, ast.Constant,
+    ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Starred,
 )  # fmt: skip
 _HINTS = {
-    ast.Attribute: "attributes are not part of the language; use shape_of(x), rank(x), numel(x) or dtype_of(x)",
+    ast.Attribute: "attributes are not part of the language; use shape_of, rank, numel or dtype_of",
     ast.Div: "true division is not part of the language; use // or ceil_div",
     ast.Pow: "powers are not part of the language",
     ast.BitOr: "'|' joins dtypes only",
@@ -41,7 +41,7 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names an expression may use: ``values`` anywhere, ``tensors`` only as arguments of tensor functions.
+    """The names an expression may use: ``values`` anywhere, ``tensors`` as arguments of tensor functions.
 
     ``data`` allows the functions that read the values of integer inputs.
     """
@@ -129,7 +129,9 @@ def parse(source: str) -> ast.expr:
     try:
         tree = ast.parse(source, mode="eval")
     except SyntaxError as error:
-        raise ExpressionError(f"`{source}`: {error.msg}", max((error.offset or 1) - 1, 0)) from None
+        # Python reports an expression that ends too early at offset 0.
+        offset = error.offset - 1 if error.offset else len(source)
+        raise ExpressionError(f"`{source}`: {error.msg}", offset) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"`{source}` cannot be parsed: {error}") from None
     return tree.body

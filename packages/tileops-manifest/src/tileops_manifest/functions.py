@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tileops_manifest import dtypes
@@ -17,7 +18,7 @@ Shape = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A language function: its number of arguments, whether they are tensors, whether it reads their values."""
+    """A language function: number of arguments, whether they are tensors, whether it reads their values."""
 
     call: Callable[..., Any]
     least: int
@@ -207,8 +208,11 @@ def dtype_of(tensor: Any) -> str:
 
 
 def varlen_causal_scores(offsets: tuple[int, ...], cached: tuple[int, ...]) -> int:
-    """Scores of a causal head over packed requests: offsets[i] .. offsets[i + 1] queries after cached[i] tokens."""
-    lengths = [end - start for start, end in zip(offsets, offsets[1:], strict=False)]
+    """Scores of a causal head over packed requests: request i has cached[i] tokens before its new ones.
+
+    Its new tokens are offsets[i] .. offsets[i + 1].
+    """
+    lengths = [end - start for start, end in pairwise(offsets)]
     return sum(causal_scores(length, length + before) for length, before in zip(lengths, cached, strict=True))
 
 

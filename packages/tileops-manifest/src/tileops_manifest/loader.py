@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Union
 
 from pydantic import BaseModel, ValidationError
 
@@ -62,8 +62,8 @@ class Manifest(Mapping[str, Entry]):
 def load_manifest(path: str | Path | None = None) -> Manifest:
     """Load and fully validate a manifest: the packaged one, one file, or every ``*.yaml`` in a folder.
 
-    Raises ManifestError whose ``problems`` name each mistake with file, line and column. The packaged manifest is
-    loaded once per process.
+    Raises ManifestError whose ``problems`` name each mistake with file, line and column. The packaged
+    manifest is loaded once per process.
 
     >>> manifest = load_manifest()
     >>> manifest["RMSNormFwdOp"].function_name
@@ -156,7 +156,7 @@ def _load_entry(
     problems: list[Problem],
     stats: RowStats,
 ) -> None:
-    def report(path: tuple[str | int, ...], offset: int, message: str) -> None:
+    def report(path: tuple[str | int, ...], offset: int | None, message: str) -> None:
         line, column = source.locate(("ops", name, *path), offset)
         problems.append(Problem(source.file, line, column, f"{name}: {message}"))
 
@@ -177,7 +177,7 @@ def _load_entry(
 
 
 def _validate_model(source: Source, problems: list[Problem]) -> FileModel | None:
-    """The file's record; on errors, the record of the entries that are sound, so that their problems show too."""
+    """The file's record; on errors that of the sound entries alone, so that their problems show too."""
     try:
         return FileModel.model_validate(source.data)
     except ValidationError as error:
@@ -193,7 +193,10 @@ def _validate_model(source: Source, problems: list[Problem]) -> FileModel | None
 
 
 def _causes(error: ValidationError) -> list[Any]:
-    """The error's details without those that only follow from others: a list is `too short` when its items failed."""
+    """The error's details without those that only follow from others.
+
+    A list is `too short` when its items failed.
+    """
     details = error.errors()
     return [
         detail
@@ -245,20 +248,9 @@ def _step(annotation: Any, part: str | int) -> Any:
 
 
 def _record(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if (
-        typing.get_origin(annotation) in (Mapping, tuple, dict)
-        or typing.get_origin(annotation) is not None
-        and (
-            issubclass(typing.get_origin(annotation), Mapping)
-            if isinstance(typing.get_origin(annotation), type)
-            else False
-        )
-    ):
+    """The record that an annotation is, looking through unions and Annotated but not into containers."""
+    if isinstance(annotation, type):
+        return annotation if issubclass(annotation, BaseModel) else None
+    if typing.get_origin(annotation) not in (Annotated, Union, UnionType):
         return None
-    for argument in typing.get_args(annotation):
-        record = _record(argument)
-        if record is not None:
-            return record
-    return None
+    return next(filter(None, map(_record, typing.get_args(annotation))), None)

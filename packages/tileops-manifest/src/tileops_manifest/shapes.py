@@ -1,4 +1,4 @@
-"""Shape patterns of inputs: compiled once, matched against real shapes (unification) or realised from dims."""
+"""Shape patterns of inputs: compiled once, matched against real shapes or realised from dims."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Conflict(Exception):
 class Item:
     """One element of a pattern.
 
-    ``name`` alone is a dim (or, with ``pack``, any number of dims). With ``solve`` the element is linear in the
-    dim ``name`` and gives its value; otherwise it is an expression over known names that is checked.
+    ``name`` alone is a dim (or, with ``pack``, any number of dims). With ``solve`` the element is linear in
+    the dim ``name`` and gives its value; otherwise it is an expression over known names that is checked.
     """
 
     text: str

@@ -15,7 +15,7 @@ ops:
     source: ""                         # paper or document that defines the op
     ref_api: none                      # dotted name of the public function it mirrors, or none
     dtypes: {{T: float16 | bfloat16 | float32}}   # dtype variables: same variable, same dtype
-    dims:                              # meaning and domain of the names in shapes; *name is any number of dims
+    dims:                              # meaning and domain of the names in shapes; *name: any number of dims
       "*batch": leading dims
       H: {{doc: size of a row, min: 1}}
     inputs:                            # in order; also: optional, mutated, values (integer inputs)

@@ -23,6 +23,12 @@ _CONSTANTS = {
 # libyaml's parser is ten times faster and gives the same marks; the pure Python one is a complete substitute.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+# Tags that the parser gives to untagged nodes; what they say of scalars is YAML 1.1 and is not used.
+_TAGS = {
+    f"tag:yaml.org,2002:{name}"
+    for name in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp", "merge", "value")
+}
+
 Path = tuple[str | int, ...]
 
 
@@ -34,8 +40,8 @@ class Source:
     data: Any
     root: yaml.Node | None
 
-    def locate(self, path: Path, offset: int = 0) -> tuple[int, int]:
-        """Line and column (1-based) of the deepest node on ``path``; ``offset`` moves inside a one-line scalar."""
+    def locate(self, path: Path, offset: int | None = None) -> tuple[int, int]:
+        """Line and column (1-based) of the deepest node on ``path``; ``offset`` moves inside a scalar."""
         node = self.root
         if node is None:
             return 1, 1
@@ -49,12 +55,8 @@ class Source:
             key, node = child
             mark = node.start_mark if isinstance(node, yaml.ScalarNode) else (key or node).start_mark
         column = mark.column + 1
-        if (
-            found
-            and offset
-            and isinstance(node, yaml.ScalarNode)
-            and node.start_mark.line == node.end_mark.line
-        ):
+        one_line = isinstance(node, yaml.ScalarNode) and node.start_mark.line == node.end_mark.line
+        if found and offset is not None and one_line:
             column += offset + (node.style in ("'", '"'))
         return mark.line + 1, column
 
@@ -102,6 +104,8 @@ def read_yaml(text: str, file: str) -> tuple[Source, list[Problem]]:
 def _construct(node: yaml.Node, file: str, problems: list[Problem]) -> Any:
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node, file, problems)
+    if node.tag not in _TAGS:
+        problems.append(_at(node, file, f"tag {node.tag} is not allowed"))
     if isinstance(node, yaml.SequenceNode):
         return tuple(_construct(item, file, problems) for item in node.value)
     result: dict[Hashable, Any] = {}
@@ -121,7 +125,7 @@ def _construct(node: yaml.Node, file: str, problems: list[Problem]) -> Any:
 
 def _scalar(node: yaml.ScalarNode, file: str, problems: list[Problem]) -> Any:
     text = node.value
-    if node.tag and not node.tag.startswith("tag:yaml.org,2002:"):
+    if node.tag not in _TAGS:
         problems.append(_at(node, file, f"tag {node.tag} is not allowed"))
         return text
     if node.style:

@@ -38,8 +38,8 @@ class Values:
 class Domain:
     """Legal values of an integer input in one call: ``low <= value < high``, structured by ``kind``.
 
-    ``kind`` is any, range, sorted, distinct (within the last axis), lengths, offsets (non-decreasing from 0 to
-    ``total``), permutation (of 0 .. high-1) or page_table (page ids, distinct within each row).
+    ``kind`` is any, range, sorted, distinct (within the last axis), lengths, offsets (non-decreasing from 0
+    to ``total``), permutation (of 0 .. high-1) or page_table (page ids, distinct within each row).
     """
 
     kind: str
@@ -65,9 +65,9 @@ class DimSpec:
 class TensorSpec:
     """One declared input or output.
 
-    ``dtype`` is the declaration as text and ``dtypes`` the names it can stand for. ``mutated`` says that the op may
-    write the input, ``mutated_when`` under which condition (None: always). ``alias`` (outputs) is the mutated input
-    that this output is.
+    ``dtype`` is the declaration as text and ``dtypes`` the names it can stand for. ``mutated`` says that the
+    op may write the input, ``mutated_when`` under which condition (None: always). ``alias`` (outputs) is the
+    mutated input that this output is.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload: dims (packs as tuples), params, dtype items, given optional inputs, fixed integer values."""
+    """One workload: dims (packs are tuples), params, dtype items, given optional inputs, fixed values."""
 
     label: str
     dims: Mapping[str, int | tuple[int, ...]]

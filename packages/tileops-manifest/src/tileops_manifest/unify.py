@@ -162,7 +162,7 @@ class Unifier:
         )
 
     def _expected(self, owner: str, alternative: Alternative, why: str) -> tuple[Any, str]:
-        """What the shape should be: the full shape where a lone dim says it, else the pattern with known dims.
+        """What the shape should be: the full shape where one dim says it, else the pattern and known dims.
 
         Dims that the offending input itself bound explain nothing and are left out.
         """
@@ -193,7 +193,7 @@ class Unifier:
         variables: Mapping[str, tuple[str, ...]],
         of_input: Mapping[str, str | Expression],
     ) -> dict[str, str]:
-        """Bind dtype variables from the inputs, then check the inputs whose dtype follows. Raises DtypeError."""
+        """Bind dtype variables from the inputs, then check the dtypes that follow. Raises DtypeError."""
         bound: dict[str, str] = {}
         origins: dict[str, str] = {}
         for name, source in of_input.items():

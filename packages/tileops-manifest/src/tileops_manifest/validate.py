@@ -1,8 +1,9 @@
-"""Validation on workload rows: every rule, shape and roofline of an entry is evaluated on every row and dtype."""
+"""Validation on workload rows: every rule, shape and roofline is evaluated on every row and dtype."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tileops_manifest.binding import Binding
@@ -33,13 +34,13 @@ def check_rows(entry: Entry, report: Report, stats: RowStats) -> bool:
             try:
                 case = Case(entry, row, entry.resolve_dtypes(item), item)
             except SpecError as error:
-                report((*path, "dtypes", position), 0, _without_op(error))
+                report((*path, "dtypes", position), None, _without_op(error))
                 sound = False
                 continue
             message = _check_case(case)
             stats.evaluated += len(entry.rules)
             if message is not None:
-                report((*path, "label"), 0, f"row {row.label!r} ({case.id}): {message}")
+                report((*path, "label"), None, f"row {row.label!r} ({case.id}): {message}")
                 sound = False
                 break
     return sound
@@ -99,11 +100,7 @@ def check_values(domain: Any, values: int | tuple[int, ...], count: int) -> str 
     if not isinstance(values, int) and len(flat) != count:
         return f"{len(flat)} values for {count} elements"
     if domain.kind == "offsets":
-        if (
-            flat[0] != 0
-            or flat[-1] != domain.total
-            or any(a > b for a, b in zip(flat, flat[1:], strict=False))
-        ):
+        if flat[0] != 0 or flat[-1] != domain.total or any(a > b for a, b in pairwise(flat)):
             return f"offsets must rise from 0 to {domain.total}, got {list(flat)}"
         return None
     for value in flat:

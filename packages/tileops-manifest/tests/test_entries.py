@@ -1,0 +1,179 @@
+"""The shipped entries and the hardest operators: every row binds, and what is derived from it is consistent."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tileops_manifest import TensorMeta, UnknownOpError, UnknownRowError, load_manifest
+from tileops_manifest.binding import nbytes
+from tileops_manifest.dtypes import is_integral
+
+MANIFEST = load_manifest()
+HARD = load_manifest(Path(__file__).parent / "data" / "hard.yaml")
+ALL = {**MANIFEST.entries, **HARD.entries}
+
+
+def test_the_manifest_is_a_mapping_that_suggests_names():
+    assert len(MANIFEST) == len(list(MANIFEST)) == MANIFEST.report.entries
+    assert "RMSNormFwdOp" in MANIFEST
+    assert "Nope" not in MANIFEST
+    assert load_manifest() is MANIFEST
+    with pytest.raises(UnknownOpError, match="did you mean 'SoftmaxFwdOp'"):
+        MANIFEST["SoftmxFwdOp"]
+    with pytest.raises(UnknownRowError, match="no workload row 'llama'"):
+        MANIFEST["RMSNormFwdOp"].row("llama")
+
+
+@pytest.mark.parametrize("op", list(ALL))
+def test_rows_bind_alike_from_sizes_and_from_tensors(op):
+    ids = []
+    for case in ALL[op].cases():
+        binding = case.bind()
+        again = case.entry.bind(binding.inputs, binding.params)
+        assert (again.dims, again.packs, again.dtypes, again.outputs) == (
+            binding.dims,
+            binding.packs,
+            binding.dtypes,
+            binding.outputs,
+        )
+        row, dtypes = case
+        assert case.entry.row(row.label) is row
+        assert {name: dtypes[name] for name in binding.dtypes} == binding.dtypes
+        ids.append(case.id)
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("op", list(MANIFEST))
+def test_every_op_has_a_ragged_row_in_every_float_dtype_it_takes(op):
+    entry = MANIFEST[op]
+    ragged = [case for case in entry.cases() if case.row.label == "ragged"]
+    floats = {d for d in next(iter(entry.dtypes.values())) if "float" in d}
+    assert floats <= {next(iter(case.dtypes.values())) for case in ragged}
+    sizes = [size for case in ragged for meta in case.bind().inputs.values() if meta for size in meta.shape]
+    assert any(size % 8 for size in sizes)
+    assert max(sizes) < 4096
+
+
+WHOLE_READERS = [name for name, entry in MANIFEST.items() if entry.roofline.bytes is None]
+
+
+@pytest.mark.parametrize("op", WHOLE_READERS)
+def test_derived_bytes_read_every_input_and_write_every_output_once(op):
+    entry = MANIFEST[op]
+    for case in entry.cases():
+        binding = case.bind()
+        tensors = [*filter(None, binding.inputs.values()), *binding.outputs.values()]
+        assert binding.bytes == sum(map(nbytes, tensors))
+
+
+def test_partial_reads_never_exceed_whole_reads():
+    for entry in MANIFEST.values():
+        if entry.roofline.bytes is None:
+            continue
+        for case in entry.cases():
+            binding = case.bind()
+            tensors = [*filter(None, binding.inputs.values()), *binding.outputs.values()]
+            assert binding.bytes <= sum(map(nbytes, tensors)), case.id
+
+
+def test_integer_inputs_have_domains_within_their_dtype():
+    for entry in ALL.values():
+        for case in entry.cases():
+            binding = case.bind()
+            for name, meta in binding.inputs.items():
+                domain = binding.domain(name)
+                if meta is None or domain is None or domain.high is None:
+                    continue
+                assert is_integral(meta.dtype)
+                assert domain.low < domain.high <= 2**31, (case.id, name)
+
+
+def test_causal_attention_counts_half_of_the_scores():
+    entry = MANIFEST["GroupedQueryAttentionFwdOp"]
+    dims = {"B": 2, "S": 64, "H": 4, "H_kv": 2, "D": 16}
+    full = entry.bind_dims(dims, {"is_causal": False}, "float16")
+    causal = entry.bind_dims(dims, {"is_causal": True}, "float16")
+    assert full.flops == 4 * 2 * 4 * 16 * 64 * 64
+    assert causal.flops == 4 * 2 * 4 * 16 * (64 * 65 // 2)
+    assert full.bytes == 2 * (2 * 2 * 64 * 4 * 16 + 2 * 2 * 64 * 2 * 16)
+
+
+def test_paged_decode_reads_what_is_cached_or_at_most_the_table():
+    entry = MANIFEST["GroupedQueryAttentionDecodePagedWithKVCacheFwdOp"]
+    ragged = entry.bind_row(entry.row("ragged"), "float16")
+    assert ragged.eval("sum_of(real_seqlen_kv)") == 1 + 77 + 144
+    assert ragged.flops == 4 * 6 * 64 * (1 + 77 + 144)
+    unknown = entry.bind(ragged.inputs, ragged.params)
+    assert unknown.eval("sum_of(real_seqlen_kv)") == 3 * 144
+    assert unknown.eval("values_of(real_seqlen_kv)") == (144, 144, 144)
+
+
+def test_values_of_rows_reach_the_roofline_of_packed_requests():
+    entry = HARD["GroupedQueryAttentionPrefillPagedWithKVCacheFwdOp"]
+    mixed = entry.bind_row(entry.row("mixed-partial-rope64"), {"T": "float16", "C": "float16"})
+    assert mixed.eval("sum_of(cache_seqlens)") == 131072
+    assert mixed.eval("values_of(cu_seqlens_q)")[1] == 256
+    even = entry.bind_row(entry.row("fp8-cache"), {"T": "float16", "C": "float8_e4m3fn"})
+    assert even.eval("values_of(cu_seqlens_q)") == (0, 512, 1024, 1536, 2048)
+    assert even.eval("sum_of(cu_seqlens_q)") == 5120
+    assert even.mutated == ("k_pages", "v_pages")
+
+
+def test_the_hardest_operators_infer_their_outputs():
+    def outputs(op: str, label: str, dtypes="float16"):
+        return {
+            name: meta.shape for name, meta in HARD[op].bind_row(HARD[op].row(label), dtypes).outputs.items()
+        }
+
+    assert outputs("MaxPool2dIndicesFwdOp", "resnet-stem")["indices"] == (32, 64, 56, 56)
+    assert outputs("MaxPool2dIndicesFwdOp", "alexnet-ceil")["output"] == (32, 64, 27, 27)
+    assert outputs("Conv2dFwdOp", "depthwise-same")["output"] == (1, 32, 56, 56)
+    assert outputs("Mamba2FwdOp", "mamba2-1p3b")["final_states"] == (1, 64, 64, 128)
+    assert outputs("GemmW4A16FwdOp", "decode")["output"] == (1, 8192)
+    assert outputs("VarMeanFwdOp", "3d-multidim") == {"var": (128,), "mean": (128,)}
+    assert outputs("FFTC2CFwdOp", "fft-4k-unbatched", "complex64")["output"] == (4096,)
+    alibi = HARD["AlibiFwdOp"].bind({}, {"seq_len": 4, "num_heads": 2, "dtype": "torch.float32"})
+    assert alibi.outputs["output"] == TensorMeta((2, 4, 4), "float32")
+    assert [case.id for case in HARD["AlibiFwdOp"].cases()] == ["s512-h8"]
+
+
+def test_a_page_dtype_that_is_not_the_cache_dtype_is_refused():
+    entry = HARD["GroupedQueryAttentionPrefillPagedWithKVCacheFwdOp"]
+    with pytest.raises(ValueError, match="the pages must have the dtype of the cache"):
+        entry.bind_row(entry.row("fp8-cache"), {"T": "float16", "C": "float16"})
+
+
+def test_digests_differ_between_entries_and_leave_the_status_out(tmp_path: Path):
+    assert len({entry.digest for entry in ALL.values()}) == len(ALL)
+    text = (Path(__file__).parent / "data" / "hard.yaml").read_text(encoding="utf-8")
+    marker = '    numerics: {accumulate: float32, nan: propagate}\n    roofline: {flops: "8 * B'
+    assert text.count(marker) == 1
+
+    def digest(changed: str) -> str:
+        path = tmp_path / "changed.yaml"
+        path.write_text(changed, encoding="utf-8")
+        return load_manifest(path)["GatedDeltaNetPrefillBTHDFwdOp"].digest
+
+    original = HARD["GatedDeltaNetPrefillBTHDFwdOp"].digest
+    assert digest(text.replace(marker, "    status: {cpu: implemented}\n" + marker)) == original
+    assert digest(text.replace(marker, marker.replace("8 * B", "9 * B"))) != original
+    assert digest("# a comment\n" + text) == original
+
+
+def test_entries_and_records_are_immutable():
+    entry = MANIFEST["SumFwdOp"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        entry.name = "x"
+    with pytest.raises(TypeError):
+        entry.inputs["y"] = None
+    with pytest.raises(ValueError, match="frozen"):
+        entry.numerics.exact = True
+
+
+def test_implemented_entries_name_a_kernel_and_spec_only_ones_need_none():
+    for entry in MANIFEST.values():
+        if "implemented" in entry.status.model_dump().values():
+            assert entry.kernel_map, entry.name
