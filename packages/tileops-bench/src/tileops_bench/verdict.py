@@ -93,7 +93,7 @@ def judge(evidence: Evidence) -> Judgement:
     against = strongest(evidence)
     problems = [problem for check in CHECKS for problem in check(evidence)]
     comparison = None
-    if against is not None and evidence.candidate.samples:
+    if against is not None and evidence.candidate.summary is not None:
         comparison = compare(evidence.candidate.samples, against.samples)
         if comparison.verdict is Verdict.FAST:
             problems.extend(_failed_beside_a_win(evidence))
@@ -169,7 +169,8 @@ def _state(b: Contender, floor: Floor) -> str:
 def _throttled(e: Evidence) -> Iterator[Problem]:
     if e.throttle_reasons:
         yield Problem(code=Code.THROTTLED, detail="driver reports " + ", ".join(e.throttle_reasons))
-    drifts = [drift(c.samples) for c in (e.candidate, *e.baselines) if len(c.samples) >= DRIFT_SAMPLES]
+    timed = (c for c in (e.candidate, *e.baselines) if c.summary is not None)
+    drifts = [drift(c.samples) for c in timed if len(c.samples) >= DRIFT_SAMPLES]
     if drifts and (min(drifts) > DRIFT_LIMIT or max(drifts) < 1.0 / DRIFT_LIMIT):
         yield Problem(
             code=Code.THROTTLED,
