@@ -1,0 +1,108 @@
+"""Elementary steps shared by the oracles: folds, sums that round at every step, products of matrices.
+
+`torch.sum` of bfloat16 accumulates in float32; these accumulate in the dtype of their argument, which is
+what makes a program in a lower precision show the errors of that precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+# Terms added one after another before lanes are combined pairwise: long enough to accumulate error like a
+# loop over a row does, short enough to be quick.
+_STEPS = 1024
+
+
+def axes_of(
+    dim: int | tuple[int, ...] | list[int] | None, rank: int, *, empty_is_all: bool = True
+) -> tuple[int, ...]:
+    """Non-negative axes that a `dim` param names; None means all, an empty list all or none.
+
+    >>> axes_of((-1, 0), 3), axes_of(None, 2), axes_of((), 2, empty_is_all=False)
+    ((2, 0), (0, 1), ())
+    """
+    if dim is None:
+        return tuple(range(rank))
+    named = (dim,) if isinstance(dim, int) else tuple(dim)
+    if not named:
+        return tuple(range(rank)) if empty_is_all else ()
+    return tuple(axis % rank for axis in named) if rank else ()
+
+
+def group(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """`x` with the reduced axes merged into the first one: [terms, *kept]."""
+    kept = [axis for axis in range(x.dim()) if axis not in axes]
+    moved = x.permute(*sorted(axes), *kept)
+    terms = 1
+    for axis in axes:
+        terms *= x.shape[axis]
+    return moved.reshape(terms, *(x.shape[axis] for axis in kept))
+
+
+def ungroup(reduced: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    """Put a size of 1 back at each reduced axis when `keepdim`."""
+    for axis in sorted(axes) if keepdim else ():
+        reduced = reduced.unsqueeze(axis)
+    return reduced
+
+
+def accumulate(terms: Tensor) -> Tensor:
+    """Sum over the first axis, every partial sum rounded to the tensor's dtype. An empty sum is 0.
+
+    Lanes of up to 1024 terms are summed one after another, then the lanes pairwise.
+    """
+    length = terms.shape[0]
+    if length == 0:
+        return torch.zeros(terms.shape[1:], dtype=terms.dtype, device=terms.device)
+    lanes = -(-length // _STEPS)
+    steps = -(-length // lanes)
+    if steps * lanes > length:
+        padding = torch.zeros(
+            (steps * lanes - length, *terms.shape[1:]), dtype=terms.dtype, device=terms.device
+        )
+        terms = torch.cat((terms, padding))
+    terms = terms.reshape(steps, lanes, *terms.shape[1:])
+    total = terms[0].clone()
+    for step in range(1, steps):
+        total += terms[step]
+    return fold(total, torch.add)
+
+
+def fold(x: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Reduce the first, non-empty axis pairwise with an associative operation."""
+    while x.shape[0] > 1:
+        half = x.shape[0] // 2
+        merged = combine(x[:half], x[half : 2 * half])
+        x = torch.cat((merged, x[2 * half :]))
+    return x[0]
+
+
+def mean_of(terms: Tensor) -> Tensor:
+    """Arithmetic mean over the first axis; NaN when it is empty."""
+    return accumulate(terms) / terms.shape[0] if terms.shape[0] else accumulate(terms) / 0.0
+
+
+def contract(a: Tensor, b: Tensor) -> Tensor:
+    """[..., M, K] times [..., K, N]: one rank-1 product after another, each product and each sum rounded."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = torch.zeros((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype, device=a.device)
+    for k in range(a.shape[-1]):
+        out += a[..., :, k, None] * b[..., k, None, :]
+    return out
+
+
+def exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`(shifted, exp(shifted), sum of them)` along an axis, which stays with size 1 in the sum.
+
+    Shifted by the greatest element, so that the exponentials are at most 1; NaN where the row has NaN or
+    +Inf, or -Inf only.
+    """
+    if x.shape[axis] == 0:
+        return x, x, x.narrow(axis, 0, 0)
+    greatest = fold(x.movedim(axis, 0), torch.maximum).unsqueeze(axis)
+    shifted = x - greatest
+    powers = torch.exp(shifted)
+    return shifted, powers, accumulate(powers.movedim(axis, 0)).unsqueeze(axis)

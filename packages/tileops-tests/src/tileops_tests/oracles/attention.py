@@ -1,0 +1,290 @@
+"""Oracles of attention: o_i = sum over visible j of softmax_j(scale * q_i . k_j) v_j, key head h // (H /
+H_kv).
+
+* Forward (arXiv:1706.03762, arXiv:2305.13245): q, o [B, S, H, D]; k, v [B, S, H_kv, D]; scale 1 / sqrt(D).
+  Causal: query i sees keys 0 .. i. Window (arXiv:2004.05150): keys i - left .. i + right, -1 being no bound.
+* Decode: q, o [B, H, D]; k, v [B, N_kv, H_kv, D]. softcap bounds the scores: softcap * tanh(scores /
+  softcap).
+* Paged decode (arXiv:2309.06180): k, v [P, H_kv, D] in pages of page_size tokens; request b has
+  real_seqlen_kv[b] tokens, token t in page block_table[b, t // page_size].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tileops_tests.oracles.arithmetic import accumulate, contract, exponentials
+from tileops_tests.oracles.base import Call, Inputs, Magnitudes, Oracle, Outputs, Params
+from tileops_tests.oracles.properties import Run, close
+
+# Scores in memory at once; requests are taken in groups that stay below it.
+_MAX_SCORES = 1 << 25
+
+
+class Heads(NamedTuple):
+    """Operands with heads in front and key heads repeated: q [B, H, S_q, D], k and v [B, H, S_kv, D], what
+    is visible (bool, broadcastable to [B, H, S_q, S_kv], None: all), factor and bound of the scores.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    visible: Tensor | None
+    sm_scale: float
+    softcap: float | None = None
+
+
+def _attend(heads: Heads) -> Tensor:
+    """[B, H, S_q, D], a few requests at a time."""
+    return torch.cat([_attend_few(part) for part in _parts(heads)]) if heads.q.numel() else heads.q.clone()
+
+
+def _attend_few(heads: Heads) -> Tensor:
+    scores = _capped(contract(heads.q, heads.k.mT) * heads.sm_scale, heads.softcap)
+    if heads.visible is not None:
+        scores = scores.masked_fill(~heads.visible, -math.inf)
+    _, powers, total = exponentials(scores, -1)
+    return contract(powers, _seen_only(heads)) / total
+
+
+def _seen_only(heads: Heads) -> Tensor:
+    """v with the rows that no query sees cleared: 0 * NaN must not leak from a key that is masked for every
+    query.
+    """
+    if heads.visible is None:
+        return heads.v
+    seen = heads.visible.any(dim=-2)[..., None]
+    return torch.where(seen, heads.v, torch.zeros_like(heads.v))
+
+
+def _capped(scores: Tensor, softcap: float | None) -> Tensor:
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def _parts(heads: Heads) -> Iterator[Heads]:
+    per_request = max(heads.q.shape[1] * heads.q.shape[2] * heads.k.shape[2], 1)
+    count = max(_MAX_SCORES // per_request, 1)
+    for start in range(0, heads.q.shape[0], count):
+        few = slice(start, start + count)
+        visible = heads.visible
+        if visible is not None and visible.dim() == 4 and visible.shape[0] > 1:
+            visible = visible[few]
+        yield Heads(heads.q[few], heads.k[few], heads.v[few], visible, heads.sm_scale, heads.softcap)
+
+
+def _repeat(k: Tensor, heads: int) -> Tensor:
+    """[B, S, H_kv, D] as [B, H, S, D]: query head h reads key head h // (H / H_kv)."""
+    owner = torch.arange(heads, device=k.device) // (heads // k.shape[2])
+    return k[:, :, owner].transpose(1, 2)
+
+
+def _window(call: Call) -> tuple[int, int]:
+    """Keys before and after its own position that a query sees; -1 is no bound."""
+    left, right = call.params.get("window_size_left", -1), call.params.get("window_size_right", -1)
+    return left, 0 if call.param("is_causal") else right
+
+
+def _visible(call: Call, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    left, right = _window(call)
+    if left < 0 and right < 0:
+        return None
+    distance = torch.arange(keys, device=device)[None, :] - torch.arange(queries, device=device)[:, None]
+    visible = torch.ones_like(distance, dtype=torch.bool)
+    if left >= 0:
+        visible &= distance >= -left
+    if right >= 0:
+        visible &= distance <= right
+    return visible
+
+
+def _forward_heads(call: Call) -> Heads:
+    q, heads = call["q"], call["q"].shape[2]
+    k, v = _repeat(call["k"], heads), _repeat(call["v"], heads)
+    visible = _visible(call, q.shape[1], k.shape[2], q.device)
+    return Heads(q.transpose(1, 2), k, v, visible, 1 / math.sqrt(q.shape[-1]))
+
+
+def _decode_heads(call: Call, k: Tensor, v: Tensor, visible: Tensor | None) -> Heads:
+    q, sm_scale = call["q"], call.param("sm_scale")
+    factor = 1 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
+    heads = q.shape[1]
+    return Heads(q[:, :, None], _repeat(k, heads), _repeat(v, heads), visible, factor, call.param("softcap"))
+
+
+def _dense_heads(call: Call) -> Heads:
+    return _decode_heads(call, call["k"], call["v"], None)
+
+
+def _paged_heads(call: Call) -> Heads:
+    """Every token of every request fetched from its page; those past a request's end are not visible."""
+    page_size, table = call.param("page_size"), call["block_table"].to(torch.int64)
+    token = torch.arange(table.shape[1] * page_size, device=table.device)
+    place = table[:, token // page_size] * page_size + token % page_size
+    visible = (token < call["real_seqlen_kv"][:, None])[:, None, None, :]
+    return _decode_heads(call, call["k"][place], call["v"][place], visible)
+
+
+def _forward(call: Call) -> Outputs:
+    return (_attend(_forward_heads(call)).transpose(1, 2),)
+
+
+def _dense(call: Call) -> Outputs:
+    return (_attend(_dense_heads(call))[:, :, 0],)
+
+
+def _paged(call: Call) -> Outputs:
+    return (_attend(_paged_heads(call))[:, :, 0],)
+
+
+def _magnitude(heads: Heads) -> Tensor:
+    """sum_j p_j |v_j|, times 1 + the greatest sum of |q_d k_d| behind a score: what a roundoff of scores is
+    worth.
+    """
+    weighed = _attend(heads._replace(v=torch.abs(heads.v)))
+    length_q = torch.sqrt(accumulate((heads.q * heads.q).movedim(-1, 0)))
+    length_k = torch.sqrt(accumulate((heads.k * heads.k).movedim(-1, 0)))
+    longest = length_k.nan_to_num(0, 0, 0).amax(dim=-1, keepdim=True) if length_k.numel() else length_q
+    worth = length_q.nan_to_num(0, 0, 0) * longest * abs(heads.sm_scale)
+    return weighed * (1 + worth[..., None])
+
+
+def _forward_magnitude(call: Call) -> Magnitudes:
+    return (_magnitude(_forward_heads(call)).transpose(1, 2),)
+
+
+def _dense_magnitude(call: Call) -> Magnitudes:
+    return (_magnitude(_dense_heads(call))[:, :, 0],)
+
+
+def _paged_magnitude(call: Call) -> Magnitudes:
+    return (_magnitude(_paged_heads(call))[:, :, 0],)
+
+
+def _torch_forward(call: Call) -> Outputs:
+    q, k, v = (call[name].transpose(1, 2) for name in "qkv")
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=call.param("is_causal"), enable_gqa=True)
+    return (out.transpose(1, 2),)
+
+
+def _query_by_query(call: Call) -> Outputs:
+    """The window as a slice of keys for each query, instead of a mask."""
+    q, k, v = call["q"], call["k"], call["v"]
+    (left, right), keys = _window(call), k.shape[1]
+    out = torch.zeros_like(q)
+    for i in range(q.shape[1]):
+        first = 0 if left < 0 else max(i - left, 0)
+        last = keys if right < 0 else min(i + right + 1, keys)
+        out[:, i] = _one_query(q[:, i], k[:, first:last], v[:, first:last], 1 / math.sqrt(q.shape[-1]), None)
+    return (out,)
+
+
+def _one_query(q: Tensor, k: Tensor, v: Tensor, factor: float, softcap: float | None) -> Tensor:
+    """q [B, H, D] over k, v [B, N, H_kv, D], heads grouped by einsum instead of repeated."""
+    batch, heads, dim = q.shape
+    grouped = q.reshape(batch, k.shape[2], heads // k.shape[2], dim)
+    scores = torch.einsum("bgrd,bngd->bgrn", grouped, k) * factor
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    return torch.einsum("bgrn,bngd->bgrd", torch.softmax(scores, dim=-1), v).reshape(q.shape)
+
+
+def _factor(call: Call) -> float:
+    given = call.param("sm_scale")
+    return call["q"].shape[-1] ** -0.5 if given is None else given
+
+
+def _torch_dense(call: Call) -> Outputs:
+    return (_one_query(call["q"], call["k"], call["v"], _factor(call), call.param("softcap")),)
+
+
+def _page_by_page(call: Call) -> Outputs:
+    """Each request's tokens concatenated from its pages by slicing, no further than it goes."""
+    q, k, v, page_size = call["q"], call["k"], call["v"], call.param("page_size")
+    out = torch.zeros_like(q)
+    for b in range(q.shape[0]):
+        length = int(call["real_seqlen_kv"][b])
+        pages = [int(page) for page in call["block_table"][b, : -(-length // page_size)]]
+        slices = [slice(page * page_size, (page + 1) * page_size) for page in pages]
+        keys = torch.cat([k[s] for s in slices])[None, :length]
+        values = torch.cat([v[s] for s in slices])[None, :length]
+        out[b] = _one_query(q[b : b + 1], keys, values, _factor(call), call.param("softcap"))[0]
+    return (out,)
+
+
+def constant_values_pass_through(run: Run, inputs: Inputs, params: Params) -> bool:
+    """With every value vector equal to 1, every output that is not NaN is 1."""
+    (out,) = run({**inputs, "v": torch.ones_like(inputs["v"])}, params)
+    return close(out, torch.where(out.isnan(), out, torch.ones_like(out)))
+
+
+def the_future_does_not_matter(run: Run, inputs: Inputs, params: Params) -> bool:
+    """Causal: the first half of the outputs does not depend on the second half of keys and values."""
+    if not params["is_causal"] or inputs["k"].shape[1] < 2:
+        return True
+    half = inputs["k"].shape[1] // 2
+    changed = dict(inputs)
+    for name in ("k", "v"):
+        changed[name] = inputs[name].clone()
+        changed[name][:, half:] = 1
+    return close(run(changed, params)[0][:, :half], run(inputs, params)[0][:, :half])
+
+
+def tokens_past_the_end_do_not_matter(run: Run, inputs: Inputs, params: Params) -> bool:
+    """Paged: a cache whose tokens outside every request are NaN gives the same outputs."""
+    page_size = params["page_size"]
+    used = torch.zeros(inputs["k"].shape[0], dtype=torch.bool)
+    for length, row in zip(inputs["real_seqlen_kv"].tolist(), inputs["block_table"].tolist(), strict=True):
+        for token in range(length):
+            used[row[token // page_size] * page_size + token % page_size] = True
+    poisoned = {
+        name: torch.where(used[:, None, None], inputs[name], torch.full_like(inputs[name], math.nan))
+        for name in ("k", "v")
+    }
+    return close(run({**inputs, **poisoned}, params)[0], run(inputs, params)[0])
+
+
+def _forward_length(call: Call) -> int:
+    return max(call["k"].shape[1], call["q"].shape[-1])
+
+
+def _dense_length(call: Call) -> int:
+    return max(call["k"].shape[1], call["q"].shape[-1])
+
+
+def _paged_length(call: Call) -> int:
+    return max(call["block_table"].shape[1] * call.param("page_size"), call["q"].shape[-1])
+
+
+_FORWARD = {
+    "magnitudes": _forward_magnitude,
+    "length": _forward_length,
+    "properties": (constant_values_pass_through, the_future_does_not_matter),
+}
+
+ORACLES = (
+    Oracle("MultiHeadAttentionFwdOp", _forward, _torch_forward, **_FORWARD),
+    Oracle("GroupedQueryAttentionFwdOp", _forward, _torch_forward, **_FORWARD),
+    Oracle("GroupedQueryAttentionSlidingWindowFwdOp", _forward, _query_by_query, **_FORWARD),
+    Oracle(
+        "GroupedQueryAttentionDecodeWithKVCacheFwdOp",
+        _dense,
+        _torch_dense,
+        magnitudes=_dense_magnitude,
+        length=_dense_length,
+        properties=(constant_values_pass_through,),
+    ),
+    Oracle(
+        "GroupedQueryAttentionDecodePagedWithKVCacheFwdOp",
+        _paged,
+        _page_by_page,
+        magnitudes=_paged_magnitude,
+        length=_paged_length,
+        properties=(constant_values_pass_through, tokens_past_the_end_do_not_matter),
+    ),
+)
