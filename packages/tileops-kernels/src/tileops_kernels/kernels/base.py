@@ -274,7 +274,7 @@ class Kernel:
         if config is None:
             config = cls.default_config(target="cuda", arch=arch, **static)
         cls._check_config(config)
-        return lower_cuda(cls.program(**static, config=config), arch=arch)
+        return lower_cuda(cls.program(**static, config=config), arch=arch, pass_configs=cls.PASS_CONFIGS)
 
     @classmethod
     def clear(cls) -> None:

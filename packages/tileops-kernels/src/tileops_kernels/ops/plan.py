@@ -71,8 +71,12 @@ class PlanCache(Generic[T]):
             return len(self._young) + len(self._old)
 
 
-def tensor_key(params_key: Hashable, tensors: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
-    """Return the plan key of a call: its params, and all that plans depend on of tensors but their addresses.
+def tensor_key(
+    params_key: Hashable, tensors: Sequence[torch.Tensor | None], alignment: int = 1
+) -> tuple[Any, ...]:
+    """Return the plan key of a call: its params and all that a plan may depend on of its tensors.
+
+    Of addresses that is what is left modulo `alignment`.
 
     >>> tensor_key((), [torch.empty(2, 3), None])
     ((), torch.Size([2, 3]), (3, 1), torch.float32, device(type='cpu'), None)
@@ -83,10 +87,12 @@ def tensor_key(params_key: Hashable, tensors: Sequence[torch.Tensor | None]) -> 
             key.append(None)
         else:
             key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            if alignment != 1:
+                key.append(tensor.data_ptr() % alignment)
     return tuple(key)
 
 
-def eager_key(params_key: Hashable, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+def eager_key(params_key: Hashable, inputs: Sequence[Any], alignment: int = 1) -> tuple[Any, ...] | None:
     """Return the plan key, or None where more than the kernel has to see the call.
 
     That is: a mode, a transform or a tracer is active, or an input is no plain tensor, needs a gradient, or
@@ -109,6 +115,8 @@ def eager_key(params_key: Hashable, inputs: Sequence[Any]) -> tuple[Any, ...] | 
             return None
         else:
             key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            if alignment != 1:
+                key.append(tensor.data_ptr() % alignment)
     return tuple(key)
 
 
@@ -125,6 +133,9 @@ def param_key(value: Any) -> Hashable:
         # Zeros of either sign are equal, and a NaN equals nothing: those go by their text.
         return (kind, value) if value and value == value else (kind, repr(value))
     if isinstance(value, list | tuple):
+        kinds = tuple(map(type, value))
+        if _ATOMS.issuperset(kinds):
+            return (kind, tuple(value), kinds)
         return (kind, tuple([param_key(item) for item in value]))
     # What is left is refused by the checks, or a number of another library, whose repr has type and value.
     return (kind, repr(value))

@@ -80,13 +80,11 @@ class OpRuntime:
     ) -> Any:
         """Run the op. `params_key` stands for `params` and `commitments` in the plan key."""
         try:
-            key = eager_key(params_key, inputs)
+            key = eager_key(params_key, inputs, self.alignment)
         except RuntimeError:  # a layout without strides: the checks name it
             return self.dispatch(inputs, params, commitments)
         if key is None:
             return self.dispatch(inputs, params, commitments)
-        if self.alignment != 1:
-            key = (key, self._offsets(inputs))
         plan = self.plans.get(key)
         if plan is not None:
             return plan(*inputs)
@@ -114,9 +112,7 @@ class OpRuntime:
 
     def execute(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
         """Run on real tensors, below the dispatcher: what `torch.ops.tileops.<name>` does on CPU and CUDA."""
-        key: Hashable = tensor_key(tuple([param_key(value) for value in params]), inputs)
-        if self.alignment != 1:
-            key = (key, self._offsets(inputs))
+        key = tensor_key(tuple([param_key(value) for value in params]), inputs, self.alignment)
         plan = self.plans.get(key)
         if plan is not None:
             return plan(*inputs)
@@ -148,9 +144,6 @@ class OpRuntime:
         return {
             name: checks.spec_value(value) for name, value in zip(self.signature.params, params, strict=True)
         }
-
-    def _offsets(self, inputs: Sequence[torch.Tensor | None]) -> tuple[int | None, ...]:
-        return tuple([None if tensor is None else tensor.data_ptr() % self.alignment for tensor in inputs])
 
     def _first_call(
         self,

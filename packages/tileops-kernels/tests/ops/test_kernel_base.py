@@ -1,0 +1,195 @@
+"""The kernel base class: config tables, cache keys, and one compilation per key however many threads ask."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from tileops_kernels import targets
+from tileops_kernels.errors import ConfigError, DeviceError
+from tileops_kernels.kernels import get_kernel, list_kernels
+from tileops_kernels.kernels.base import ConfigTable, Kernel, arch_of, freeze, target_of
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Config:
+    block: int
+    threads: int = 128
+    swizzle: bool = False
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A kernel class whose compilations are recorded and take a moment."""
+
+    class Recorded(Kernel):
+        SUPPORTED_DTYPES = frozenset({"float32"})
+        Config = Config
+        CONFIGS = ConfigTable(
+            size=lambda sizes: sizes["hidden"],
+            devices={
+                "cpu": ((None, Config(1)),),
+                "sm_80": ((1024, Config(2)), (None, Config(4))),
+                "sm_90a": ((None, Config(8)),),
+            },
+        )
+        compiled_with: list = []  # noqa: RUF012
+
+        @staticmethod
+        def program(*, hidden, config):
+            return (hidden, config)
+
+    def compile_program(program, target, **options):
+        time.sleep(0.01)
+        Recorded.compiled_with.append((program, target, options))
+        return object()
+
+    monkeypatch.setattr(targets, "compile_program", compile_program)
+    return Recorded
+
+
+def test_one_compilation_per_key(kernel):
+    first = kernel.compiled(CPU, hidden=64)
+    assert kernel.compiled(CPU, hidden=64) is first
+    assert kernel.compiled(CPU, Config(1), hidden=64) is first
+    assert kernel.compiled(CPU, hidden=65) is not first
+    assert [program for program, _, _ in kernel.compiled_with] == [(64, Config(1)), (65, Config(1))]
+
+
+def test_threads_share_one_compilation(kernel):
+    results: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(kernel.compiled(CPU, hidden=7))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    assert len(set(map(id, results))) == 1
+    assert len(kernel.compiled_with) == 1
+
+
+def test_a_failed_compilation_is_tried_again(kernel, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("no compiler")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(targets, "compile_program", fail)
+        with pytest.raises(RuntimeError, match="no compiler"):
+            kernel.compiled(CPU, hidden=3)
+    assert kernel.compiled(CPU, hidden=3) is not None
+
+
+def test_clear_forgets(kernel):
+    first = kernel.compiled(CPU, hidden=64)
+    kernel.clear()
+    assert kernel.compiled(CPU, hidden=64) is not first
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Config)])
+def test_every_field_of_a_config_is_part_of_the_key(kernel, field):
+    base = Config(1)
+    other = dataclasses.replace(base, **{field: not base.swizzle if field == "swizzle" else 64})
+    static = {"hidden": 1}
+    assert kernel.cache_key("cpu", None, base, static) != kernel.cache_key("cpu", None, other, static)
+
+
+def test_target_architecture_and_static_arguments_are_part_of_the_key(kernel):
+    keys = [
+        kernel.cache_key("cpu", None, Config(1), {"hidden": 1}),
+        kernel.cache_key("cuda", "sm_80", Config(1), {"hidden": 1}),
+        kernel.cache_key("cuda", "sm_90a", Config(1), {"hidden": 1}),
+        kernel.cache_key("cpu", None, Config(1), {"hidden": True}),
+        kernel.cache_key("cpu", None, Config(1), {"width": 1}),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_freeze_refuses_what_cannot_be_a_key():
+    assert freeze({"b": 1, "a": 2}) == freeze({"a": 2, "b": 1})
+    with pytest.raises(ConfigError, match="must be hashable, got set"):
+        freeze({1, 2})
+
+
+def test_config_of_another_kernel_is_refused(kernel):
+    @dataclass(frozen=True)
+    class Other:
+        block: int
+
+    with pytest.raises(ConfigError, match="Recorded: config is Other, expected Config"):
+        kernel.compiled(CPU, Other(1), hidden=1)
+
+
+def test_config_must_be_frozen():
+    @dataclass
+    class Mutable:
+        block: int
+
+    with pytest.raises(ConfigError, match="must be a frozen dataclass"):
+        type("Loose", (Kernel,), {"Config": Mutable})
+
+
+@pytest.mark.parametrize(
+    ("arch", "hidden", "block"),
+    [
+        ("sm_80", 1024, 2),
+        ("sm_80", 1025, 4),
+        ("sm_89", 1, 2),
+        ("sm_90a", 1, 8),
+        ("sm_120a", 1, 8),
+        ("sm_75", 9999, 4),
+    ],
+)
+def test_nearest_architecture_gives_the_config(kernel, arch, hidden, block):
+    assert kernel.default_config(target="cuda", arch=arch, hidden=hidden).block == block
+
+
+def test_cuda_config_needs_an_architecture(kernel):
+    with pytest.raises(ConfigError, match="needs an architecture"):
+        kernel.default_config(target="cuda", arch=None, hidden=1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ({"sm_80": ((None, 1),)}, "needs a 'cpu' row"),
+        ({"cpu": ((None, 1),)}, "at least one CUDA architecture"),
+        ({"cpu": ((4, 1),), "sm_80": ((None, 1),)}, "end with None"),
+        ({"cpu": ((4, 1), (2, 1), (None, 1)), "sm_80": ((None, 1),)}, "must rise"),
+        ({"cpu": (), "sm_80": ((None, 1),)}, "end with None"),
+    ],
+)
+def test_malformed_tables_are_refused(devices, message):
+    with pytest.raises(ConfigError, match=message):
+        ConfigTable(lambda sizes: 0, devices)
+
+
+def test_device_without_a_target_is_refused(kernel):
+    with pytest.raises(DeviceError, match="Recorded: device is 'meta', expected 'cpu' or 'cuda'"):
+        kernel.compiled(torch.device("meta"), hidden=1)
+    assert target_of(CPU) == "cpu"
+    assert arch_of(CPU) is None
+
+
+def test_unknown_kernel_lists_the_known():
+    with pytest.raises(ConfigError, match="no kernel is named 'NoSuchKernel'"):
+        get_kernel("NoSuchKernel")
+
+
+@pytest.mark.parametrize("name", list_kernels())
+def test_kernel_class_fulfils_the_protocol(name):
+    kernel = get_kernel(name)
+    assert kernel.SUPPORTED_DTYPES
+    assert kernel.ALIGNMENT >= 1
+    assert kernel.samples()
+    for static in kernel.samples():
+        for target, arch in (("cpu", None), ("cuda", "sm_80"), ("cuda", "sm_90a")):
+            assert isinstance(kernel.default_config(target=target, arch=arch, **static), kernel.Config)
