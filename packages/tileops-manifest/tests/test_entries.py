@@ -1,4 +1,4 @@
-"""The shipped entries and the hardest operators: every row binds, and what is derived from it is consistent."""
+"""The shipped entries and the hardest operators: every row binds, consistently."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from typing import Any
 from tileops_manifest.binding import Binding, output_error
 from tileops_manifest.dtypes import DTYPES
 from tileops_manifest.errors import (
-    DimError,
     DtypeError,
     ExpressionError,
     MissingInputError,
@@ -26,6 +25,7 @@ from tileops_manifest.errors import (
 from tileops_manifest.expr import Expression, Scope, compile_expression
 from tileops_manifest.model import NumericsModel, OpModel, StatusModel
 from tileops_manifest.params import Mismatch
+from tileops_manifest.realise import realise
 from tileops_manifest.tensors import (
     DimSpec,
     DtypeItem,
@@ -217,7 +217,8 @@ class Entry:
 
     def bind_row(self, row: Row, dtypes: DtypeItem) -> Binding:
         """The binding of a workload row in one of its dtype assignments."""
-        return self._bind_dims(row.dims, row.params, dtypes, row.with_, dict(row.values))
+        metas, params = realise(self, row.dims, row.params, dtypes, row.with_)
+        return self._bind(metas, params, dict(row.values))
 
     def bind_dims(
         self,
@@ -230,7 +231,8 @@ class Entry:
 
         Raises DimError for missing, unknown or negative dims, and what ``bind`` raises.
         """
-        return self._bind_dims(dims, params, dtypes, tuple(with_ or ()), {})
+        metas, canonical = realise(self, dims, params, dtypes, tuple(with_ or ()))
+        return self._bind(metas, canonical, {})
 
     def resolve_dtypes(self, item: DtypeItem) -> dict[str, str]:
         """A full dtype assignment: a name sets the first variable; others take their first alternative.
@@ -328,93 +330,6 @@ class Entry:
                     expected=rule.expr.source,
                     rule=rule.expr.source,
                 )
-
-    def _bind_dims(
-        self,
-        dims: Mapping[str, Any],
-        params: Mapping[str, Any],
-        dtypes: DtypeItem,
-        with_: tuple[str, ...],
-        values: dict[str, Any],
-    ) -> Binding:
-        self._check_given(dims, with_)
-        derived = {
-            name: dims[spec.binds]
-            for name, spec in self.params.items()
-            if spec.binds in dims and name not in params
-        }
-        canonical = self.canonical_params({**params, **derived})
-        env = {**canonical, **self._bound_dims(canonical), **{k: _sizes(v) for k, v in dims.items()}}
-        assignment = self.resolve_dtypes(dtypes)
-        env.update((name, dtype) for name, dtype in assignment.items() if name not in self.inputs)
-        metas: dict[str, TensorMeta | None] = {}
-        for name, spec in self.inputs.items():
-            if spec.optional and name not in with_:
-                env[name] = metas[name] = None
-                continue
-            env[name] = metas[name] = TensorMeta(self._realise(spec, env), "")
-        self._assign_dtypes(metas, assignment, env)
-        return self._bind(metas, canonical, values)
-
-    def _assign_dtypes(
-        self, metas: dict[str, TensorMeta | None], assignment: Mapping[str, str], env: dict[str, Any]
-    ) -> None:
-        # Variables first: a `same_as` may name an input that stands after it.
-        for name, source in sorted(self.input_dtypes.items(), key=lambda item: not isinstance(item[1], str)):
-            meta = metas[name]
-            if meta is not None:
-                dtype = assignment[source] if isinstance(source, str) else flatten(source.evaluate(env))[0]
-                env[name] = metas[name] = TensorMeta(meta.shape, dtype)
-
-    def _check_given(self, dims: Mapping[str, Any], with_: tuple[str, ...]) -> None:
-        for name in dims:
-            if name not in self.dims:
-                message = f"unknown dim {name!r}{suggest(name, self.dims)}"
-                raise DimError(self.name, message, argument=name, expected=tuple(self.dims))
-            pack = self.dims[name].pack
-            if isinstance(dims[name], list | tuple) != pack:
-                expected = "a list of sizes" if pack else "one size"
-                raise DimError(
-                    self.name,
-                    f"{name} is {dims[name]!r}, expected {expected}",
-                    argument=name,
-                    got=dims[name],
-                    expected=expected,
-                )
-            if any(isinstance(size, bool) or size < 0 for size in (dims[name] if pack else (dims[name],))):
-                raise DimError(
-                    self.name,
-                    f"{name} is {dims[name]!r}, expected sizes >= 0",
-                    argument=name,
-                    got=dims[name],
-                    expected=0,
-                )
-        optional = [name for name, spec in self.inputs.items() if spec.optional]
-        for name in with_:
-            if name not in optional:
-                message = f"{name!r} is not an optional input{suggest(name, optional)}"
-                raise UnknownInputError(self.name, message, argument=name, expected=tuple(optional))
-
-    def _bound_dims(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            spec.binds: params[name]
-            for name, spec in self.params.items()
-            if spec.binds is not None and params[name] is not None
-        }
-
-    def _realise(self, spec: TensorSpec, env: Mapping[str, Any]) -> tuple[Any, ...]:
-        try:
-            return spec.shape.realise(env)  # type: ignore[union-attr]
-        except KeyError as error:
-            missing = error.args[0]
-        except ExpressionError as error:
-            missing = str(error)
-        message = f"{spec.name}.shape {spec.shape} needs a size for {missing}"
-        raise DimError(self.name, message, argument=spec.name, expected=missing, rule=str(spec.shape))
-
-
-def _sizes(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _short(value: Any) -> str:
