@@ -7,6 +7,7 @@ that the entry forbids.
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,17 +29,17 @@ AFFORDABLE = {"cpu": (1 << 32, 1 << 25), "cuda": (1 << 42, 1 << 29)}
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of each source a tier takes; None takes all of it."""
+    """How much of each source a tier takes; None takes all. `branches`: rows beside the first and the most ragged."""
 
-    rows: int | None
+    branches: int | None
     boundary: int | None
     forbidden_per_kind: int
     all_dtypes: bool
 
 
 BUDGETS = {
-    "smoke": Budget(rows=1, boundary=8, forbidden_per_kind=1, all_dtypes=False),
-    "full": Budget(rows=None, boundary=None, forbidden_per_kind=3, all_dtypes=True),
+    "smoke": Budget(branches=2, boundary=8, forbidden_per_kind=1, all_dtypes=False),
+    "full": Budget(branches=None, boundary=None, forbidden_per_kind=3, all_dtypes=True),
 }
 
 
@@ -108,8 +109,11 @@ def plan(
     tier: str = "smoke",
     seed: int = 0,
     distributions: Iterable[str] = (),
+    only: Iterable[str] = (),
 ) -> list[Case]:
     """All legal cases of an op, in the order they are judged; duplicates by identity are dropped.
+
+    `distributions` and `only` (patterns over case names) narrow the plan; empty means everything.
 
     Raises:
         UsageError: an unknown tier or distribution.
@@ -128,19 +132,31 @@ def plan(
             workload = spec.workload(seed)
         except (LayoutError, SpecError):
             continue
-        if not _affordable(workload.binding, "cpu"):
+        if not _affordable(workload.binding, "cpu") or not matches(workload.id, only):
             continue
         cases.setdefault(workload.id, Case(workload.id, spec, workload.binding))
     return list(cases.values())
 
 
+def matches(case: str, patterns: Iterable[str]) -> bool:
+    """Whether a case name matches one of the patterns (`*`, `?`), or there are none.
+
+    >>> matches("ragged-float16-s0", ["ragged-*"])
+    True
+    """
+    wanted = tuple(patterns)
+    return not wanted or any(fnmatch.fnmatchcase(case, pattern) for pattern in wanted)
+
+
 def _specs(entry: Entry, budget: Budget, target: str, tier: str) -> Iterator[Spec]:
-    rows = _representative_rows(entry)[: budget.rows]
-    for row in rows:
-        for item in row.dtypes:
-            yield Spec(entry, row, entry.resolve_dtypes(item))
-    first = Spec(entry, rows[0], entry.resolve_dtypes(rows[0].dtypes[0]))
-    for item in rows[0].dtypes if budget.all_dtypes else rows[0].dtypes[:1]:
+    head, *branches = _by_branch(entry)
+    for row in (head, max(entry.workloads, key=_raggedness)):
+        yield from (Spec(entry, row, entry.resolve_dtypes(item)) for item in row.dtypes)
+    for row in branches[: budget.branches]:
+        items = row.dtypes if budget.all_dtypes else row.dtypes[:1]
+        yield from (Spec(entry, row, entry.resolve_dtypes(item)) for item in items)
+    first = Spec(entry, head, entry.resolve_dtypes(head.dtypes[0]))
+    for item in head.dtypes if budget.all_dtypes else head.dtypes[:1]:
         for distribution in DISTRIBUTIONS:
             yield replace(first, dtypes=entry.resolve_dtypes(item), distribution=distribution)
     for layout in LAYOUTS:
@@ -148,8 +164,14 @@ def _specs(entry: Entry, budget: Budget, target: str, tier: str) -> Iterator[Spe
     yield from _boundary(entry, budget)
 
 
-def _representative_rows(entry: Entry) -> list[Row]:
-    """Rows with a new combination of params and optional inputs first: they take other branches."""
+def _raggedness(row: Row) -> int:
+    """How many sizes of a row fill no vector of eight."""
+    sizes = (size for dim in row.dims.values() for size in ((dim,) if isinstance(dim, int) else dim))
+    return sum(size % 8 != 0 for size in sizes)
+
+
+def _by_branch(entry: Entry) -> list[Row]:
+    """All rows, those with a new combination of params and optional inputs first: other branches."""
     seen: set[str] = set()
     fresh, rest = [], []
     for row in entry.workloads:
@@ -179,12 +201,16 @@ def dtype_assignments(entry: Entry) -> list[dict[str, str]]:
 
 def _affordable(binding: Binding, where: str) -> bool:
     flops, elements = AFFORDABLE[where]
+    return binding.flops <= flops and _elements(binding) <= elements
+
+
+def _elements(binding: Binding) -> int:
     metas = [*binding.inputs.values(), *binding.outputs.values()]
-    return binding.flops <= flops and sum(math.prod(m.shape) for m in metas if m is not None) <= elements
+    return sum(math.prod(meta.shape) for meta in metas if meta is not None)
 
 
 def forbidden_calls(entry: Entry, *, per_kind: int = 1) -> list[ForbiddenCall]:
-    """Calls made illegal by one change each (dtype, shape, missing input, param); the entry says which are."""
+    """Calls made illegal by one change each (dtype, shape, missing input, param)."""
     spec = next(iter(_boundary(entry, BUDGETS["smoke"])))
     binding = spec.workload(0).binding
     calls: list[ForbiddenCall] = []

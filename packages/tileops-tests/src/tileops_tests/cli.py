@@ -86,6 +86,11 @@ def _parser() -> argparse.ArgumentParser:
     explaining.add_argument("case", metavar="CASE", help="a case name from `tileops-tests list OP`")
     explaining.set_defaults(run=_explain)
 
+    for command in (verify, listing):
+        command.add_argument(
+            "--case", action="append", default=[], dest="only", metavar="PATTERN",
+            help="only cases whose name matches (`*`, `?`; may be repeated)",
+        )  # fmt: skip
     for command in (verify, listing, explaining):
         command.add_argument(
             "--target", choices=("cpu", "cuda"), default=None, help="default: cuda where there is one"
@@ -134,14 +139,17 @@ def _verify(arguments: argparse.Namespace, console: Console) -> int:
     if candidate is not None and len(arguments.ops) != 1:
         raise UsageError(f"--candidate judges one op, got {len(arguments.ops)} op names, expected exactly 1")
     entries = select_ops(load_manifest(arguments.manifest), arguments.ops, target)
+    # The shipped ledger speaks of the shipped implementation.
+    ledger = load_ledger(arguments.ledger) if arguments.ledger or candidate is None else ()
     options = Options(
         target=target,
         tier=arguments.tier,
         seed=arguments.seed,
         distributions=tuple(arguments.distributions),
+        only=tuple(arguments.only),
         candidate=candidate,
         threads=max(1, (os.cpu_count() or 1) // arguments.jobs),
-        ledger=load_ledger(arguments.ledger),
+        ledger=ledger,
         oracle_device=target,
     )
     path = Path(arguments.json) if arguments.json and arguments.json != "-" else None
@@ -172,12 +180,21 @@ def _list(arguments: argparse.Namespace, console: Console) -> int:
                 tier=arguments.tier,
                 seed=arguments.seed,
                 distributions=arguments.distributions,
+                only=arguments.only,
             ):
                 console.print(f"{entry.name}  {case.id}", soft_wrap=True, highlight=False, markup=False)
         return ExitCode.PASSED
     table = Table("op", "family", "cpu", "cuda", "cases", title=f"{arguments.tier} tier")
     for entry in manifest.entries.values():
-        count = len(plan(entry, target=target, tier=arguments.tier, distributions=arguments.distributions))
+        count = len(
+            plan(
+                entry,
+                target=target,
+                tier=arguments.tier,
+                distributions=arguments.distributions,
+                only=arguments.only,
+            )
+        )
         table.add_row(entry.name, entry.family, entry.status.cpu, entry.status.cuda, str(count))
     console.print(table)
     return ExitCode.PASSED

@@ -204,6 +204,9 @@ class CaseRun:
             if finding is not None:
                 raise Failed(finding.code, finding.message, finding)
             self._check_alias(name, entry.get("alias"), inplace)
+        for tensor, (name, meta) in zip(answer.tensors, expected, strict=True):
+            if tensor is None and 0 not in meta.shape:
+                raise Failed(ReasonCode.PROTOCOL_ERROR, f"the worker sent no bytes of {name}")
 
     def _check_alias(self, name: str, alias: int | None, inplace: bool) -> None:
         inputs = list(self.binding.inputs)

@@ -115,10 +115,10 @@ def build_sandbox(target: str, *, candidate: Path | None = None, cache: Path | N
         cache = cache or (root / "cache" if candidate is not None else default_cache())
         cache.mkdir(parents=True, exist_ok=True)
         boot, view = root / "boot", root / "view"
-        boot.mkdir()
         view.mkdir()
-        for name in ("worker.py", "confinement.py"):
-            shutil.copy(Path(__file__).with_name(name), boot / name)
+        shutil.copytree(
+            Path(__file__).with_name("worker"), boot, ignore=shutil.ignore_patterns("__pycache__")
+        )
         linked = _link_everything_importable(view)
     except OSError as error:
         raise WorkerStartError(f"cannot prepare the worker's folders: {error}") from error

@@ -16,7 +16,7 @@ import torch
 from tileops_manifest import Entry
 from tileops_tests import digests
 from tileops_tests.candidate import Candidate
-from tileops_tests.cases import Case, ForbiddenCall, forbidden_calls, on_device, plan
+from tileops_tests.cases import Case, ForbiddenCall, forbidden_calls, matches, on_device, plan
 from tileops_tests.codes import ReasonCode
 from tileops_tests.host import Worker, WorkerFailure
 from tileops_tests.judge import POISONS, CaseRun, Failed, Values, Verdict, error_of, judge_case, portable
@@ -55,6 +55,7 @@ class Options:
     tier: str = "smoke"
     seed: int = 0
     distributions: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     candidate: Candidate | None = None
     limits: Limits = field(default_factory=Limits)
     threads: int = 1
@@ -90,9 +91,11 @@ class OpVerification:
             tier=options.tier,
             seed=options.seed,
             distributions=options.distributions,
+            only=options.only,
         )
         # The error contract is the op's own; a foreign kernel is judged by its results.
-        self.forbidden = forbidden_calls(entry) if options.candidate is None else []
+        forbidden = forbidden_calls(entry) if options.candidate is None else []
+        self.forbidden = [call for call in forbidden if matches(call.id, options.only)]
         self.judged: dict[str, Judged] = {}
         self.confinement: dict[str, Any] = {"inputs": mechanism()}
         self.load_failure: Verdict | None = None
@@ -240,9 +243,7 @@ class OpVerification:
 
     def _by_ledger(self, verdict: Verdict) -> Verdict:
         known = expected_failure(self.options.ledger, self.entry.name, self.options.target, verdict.case)
-        if known is None or self.options.candidate is not None:
-            return verdict
-        if verdict.code is None:
+        if known is not None and verdict.code is None:
             return Verdict(
                 verdict.case, ReasonCode.UNEXPECTED_PASS, f"the ledger expects {known.code}: {known.reason}"
             )

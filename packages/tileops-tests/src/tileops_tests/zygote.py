@@ -34,7 +34,7 @@ class Zygote:
         scratch = sandbox.scratch()
         self._log = scratch / "output.txt"
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        command = [sys.executable, "-I", "-S", "-X", "faulthandler", str(sandbox.boot / "worker.py")]
+        command = [sys.executable, "-I", "-S", "-X", "faulthandler", str(sandbox.boot / "main.py")]
         command += ["--socket", str(theirs.fileno()), "--view", str(sandbox.view)]
         try:
             with self._log.open("wb") as log:

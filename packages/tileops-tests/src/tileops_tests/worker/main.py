@@ -1,6 +1,6 @@
 """The candidate's process: a standalone script that never imports tileops_tests.
 
-Started by `zygote.py` as `python -I -S worker.py --socket FD --view DIR`; it forks one worker per op. A
+Started by `zygote.py` as `python -I -S main.py --socket FD --view DIR`; it forks one worker per op. A
 worker knows no expected value: it is handed inputs in sealed memory, runs the candidate on copies of them
 in buffers that the parent owns, and writes the bytes of the outputs into memory of the parent. Messages are
 JSON lines on a Unix socket; file descriptors travel beside them.
@@ -14,21 +14,20 @@ import array
 import importlib
 import importlib.util
 import json
-import mmap
 import os
 import socket
 import sys
 import traceback
 
-# Isolated mode leaves the script's own folder off the path; the parent placed this script and one module
-# there.
+# Isolated mode leaves the script's own folder off the path. The parent copied this folder to where nothing
+# leads back to the package.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import confinement
+from buffers import CaseBuffers
+from guards import GuardedAllocator
 
 del sys.path[0]
 
-GUARD_BYTES = 256
-GUARD_FILL = 0xA7
 MAX_TEXT = 4000
 
 
@@ -65,159 +64,6 @@ class Channel:
 
     def send(self, message):
         self.socket.sendall(json.dumps(message).encode() + b"\n")
-
-
-class GuardedAllocator:
-    """Replaces torch's uninitialised allocations: poison inside, guard bands on both sides, broken bands
-    reported.
-
-    Only allocations through Python are covered. What a C++ extension allocates itself meets the poison that
-    `poison_free_memory` leaves on the heap, but has no bands.
-    """
-
-    def __init__(self, torch):
-        self.torch = torch
-        self.poison = 0xFF
-        self.active = False
-        self.live = []
-        self.empty = torch.empty
-        torch.empty = self._wrap(torch.empty)
-        torch.empty_like = self._wrap(torch.empty_like)
-        torch.empty_strided = self._wrap(torch.empty_strided)
-        torch.Tensor.new_empty = self._wrap(torch.Tensor.new_empty)
-        torch.Tensor.new_empty_strided = self._wrap(torch.Tensor.new_empty_strided)
-
-    def _wrap(self, original):
-        def allocate(*args, **kwargs):
-            if not self.active or self._foreign(kwargs):
-                return original(*args, **kwargs)
-            return self._guarded(original(*args, **kwargs))
-
-        return allocate
-
-    def _foreign(self, kwargs):
-        if kwargs.get("out") is not None or kwargs.get("pin_memory") or kwargs.get("layout"):
-            return True
-        return self.torch._C._len_torch_dispatch_stack() > 0
-
-    def _guarded(self, plain):
-        torch = self.torch
-        if type(plain) is not torch.Tensor or plain.device.type not in ("cpu", "cuda") or plain.is_quantized:
-            return plain
-        itemsize = plain.element_size()
-        span = (
-            1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride(), strict=True))
-            if plain.numel()
-            else 0
-        )
-        body = span * itemsize
-        raw = self.empty(body + 2 * GUARD_BYTES, dtype=torch.uint8, device=plain.device)
-        raw.fill_(GUARD_FILL)
-        inner = raw[GUARD_BYTES : GUARD_BYTES + body]
-        inner.fill_(self.poison)
-        self.live.append((raw, body))
-        typed = inner.view(plain.dtype).as_strided(plain.shape, plain.stride(), GUARD_BYTES // itemsize)
-        return typed.requires_grad_(plain.requires_grad) if plain.requires_grad else typed
-
-    def broken(self):
-        """How many allocations since the last `reset` have a damaged guard band."""
-        damaged = 0
-        for raw, body in self.live:
-            bands = self.torch.cat([raw[:GUARD_BYTES], raw[GUARD_BYTES + body :]])
-            damaged += int(bool((bands != GUARD_FILL).any()))
-        return damaged
-
-    def reset(self, poison):
-        self.live = []
-        self.poison = poison
-
-
-class Case:
-    """Buffers of one case: the sealed values, the work memory that inputs live in, the memory for output
-    bytes.
-    """
-
-    def __init__(self, torch, message, fds):
-        self.torch = torch
-        self.message = message
-        self.device = torch.device(message["device"])
-        names = message["values"]
-        self.values = {name: self._map(fd, writable=False) for name, fd in zip(names, fds, strict=False)}
-        self.work = self._map(fds[len(names)], writable=True)
-        self.out = self._map(fds[len(names) + 1], writable=True)
-        for fd in fds:
-            os.close(fd)
-        self.host = [self._host_tensor(slot) for slot in message["inputs"]]
-        self.inputs = [
-            self._on_device(slot, raw) for slot, raw in zip(message["inputs"], self.host, strict=True)
-        ]
-
-    @staticmethod
-    def _map(fd, writable):
-        size = os.fstat(fd).st_size
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        return mmap.mmap(fd, size, mmap.MAP_SHARED if writable else mmap.MAP_PRIVATE, protection)
-
-    def _host_tensor(self, slot):
-        """Raw bytes of one input's storage, guard bands included, over the work memory."""
-        if slot is None:
-            return None
-        return self.torch.frombuffer(
-            self.work, dtype=self.torch.uint8, count=slot["end"] - slot["begin"], offset=slot["begin"]
-        )
-
-    def _on_device(self, slot, raw):
-        if slot is None:
-            return None
-        storage = raw if self.device.type == "cpu" else self.torch.empty_like(raw, device=self.device)
-        dtype = getattr(self.torch, slot["dtype"])
-        inner = storage[slot["data"] - slot["begin"] :]
-        inner = inner[: len(inner) - len(inner) % dtype.itemsize]
-        base = storage.storage_offset() + slot["data"] - slot["begin"]
-        return inner.view(dtype).as_strided(slot["shape"], slot["stride"], base // dtype.itemsize)
-
-    def fill(self, name):
-        """Put one set of values into the buffers; addresses stay what they were."""
-        memoryview(self.work)[:] = memoryview(self.values[name])
-        if self.device.type == "cpu":
-            return
-        for raw, tensor in zip(self.host, self.inputs, strict=True):
-            if raw is not None:
-                self._device_bytes(tensor).copy_(raw)
-
-    def bring_back(self):
-        """Let the parent see what the candidate left in the inputs."""
-        if self.device.type == "cpu":
-            return
-        for raw, tensor in zip(self.host, self.inputs, strict=True):
-            if raw is not None:
-                raw.copy_(self._device_bytes(tensor))
-
-    def _device_bytes(self, tensor):
-        return self.torch.empty(0, dtype=self.torch.uint8, device=self.device).set_(tensor.untyped_storage())
-
-    def poison_free_memory(self, poison):
-        """Fill blocks of the outputs' sizes and free them, so that memory an allocator hands out holds no old
-        result.
-        """
-        for nbytes in self.message["output_bytes"]:
-            blocks = [self.torch.empty(nbytes, dtype=self.torch.uint8, device=self.device) for _ in range(2)]
-            for block in blocks:
-                block.fill_(poison)
-
-    def alias(self, tensor):
-        """Index of the input whose storage `tensor` lies in, or None."""
-        if tensor.numel() == 0:
-            return None
-        begin = tensor.data_ptr()
-        for index, mine in enumerate(self.inputs):
-            if mine is None or mine.numel() == 0 or mine.device != tensor.device:
-                continue
-            storage = mine.untyped_storage()
-            low = storage.data_ptr()
-            if low <= begin < low + storage.nbytes():
-                return index
-        return None
 
 
 class Worker:
@@ -257,7 +103,7 @@ class Worker:
 
     def open_case(self, message, fds):
         self.held = None
-        self.case = Case(self.torch, message, fds)
+        self.case = CaseBuffers(self.torch, message, fds)
         return {"ok": True}
 
     def run(self, message, fds):
@@ -323,7 +169,8 @@ class Worker:
                 "offset": None,
                 "nbytes": nbytes,
             }
-            if 0 < nbytes <= len(self.case.out) - offset:
+            here = out.device.type == self.case.device.type
+            if here and 0 < nbytes <= len(self.case.out) - offset:
                 plain = out.detach().contiguous().reshape(-1).view(self.torch.uint8)
                 target = self.torch.frombuffer(
                     self.case.out, dtype=self.torch.uint8, count=nbytes, offset=offset

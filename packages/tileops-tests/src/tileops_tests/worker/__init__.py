@@ -1,0 +1,1 @@
+"""Scripts of the candidate's process, copied into its sandbox. Nothing here imports tileops_tests."""

@@ -1,0 +1,112 @@
+"""Records: schema, atomic writing, reading what is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tileops_tests.errors import RecordError
+from tileops_tests.record import (
+    CaseCounts,
+    OpRecord,
+    Record,
+    json_schema,
+    now,
+    read_record,
+    summarise,
+    write_record,
+)
+
+
+def record(*statuses: str, requested: int | None = None) -> Record:
+    ops = tuple(
+        OpRecord(op=f"Op{i}", status=status, cases=CaseCounts(declared=3, run=3, passed=3), seconds=0.1)
+        for i, status in enumerate(statuses)
+    )
+    summary = summarise(ops, requested=len(ops) if requested is None else requested)
+    return Record(
+        created=now(),
+        device="d",
+        target="cpu",
+        tier="smoke",
+        seed=0,
+        versions={"torch": "2"},
+        ops=ops,
+        summary=summary,
+    )
+
+
+def test_a_record_survives_a_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "record.json"
+    write_record(record("passed", "failed"), path)
+    assert read_record(path) == record("passed", "failed").model_copy(
+        update={"created": read_record(path).created}
+    )
+    content = json.loads(path.read_text())
+    assert content["schema"] == "tileops-verification/1"
+    assert content["summary"] == {
+        "ops": 2,
+        "passed": 1,
+        "failed": 1,
+        "refused": 0,
+        "error": 0,
+        "complete": True,
+    }
+    assert set(content["ops"][0]["cases"]) >= {"declared", "run", "passed"}
+
+
+def test_a_record_says_when_it_is_incomplete() -> None:
+    assert not record("passed", requested=2).summary.complete
+
+
+def test_a_failed_write_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    write_record(record("passed"), path)
+    before = path.read_text()
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RecordError, match=r"cannot write the record .*No space left on device"):
+        write_record(record("passed", "passed"), path)
+    assert path.read_text() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_path_that_cannot_be_written_is_a_typed_error() -> None:
+    with pytest.raises(RecordError, match="cannot write the record"):
+        write_record(record("passed"), Path("/proc/nowhere/record.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"schema": "tileops-verification/1", "ops": [', "not a complete JSON document"),
+        ("[]", "has schema None"),
+        ('{"schema": "tileops-verification/9"}', "expected 'tileops-verification/1'"),
+        ('{"schema": "tileops-verification/1", "ops": []}', "Field required"),
+    ],
+)
+def test_a_broken_record_is_a_typed_error_that_names_the_file(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=message) as caught:
+        read_record(path)
+    assert "broken.json" in str(caught.value)
+    with pytest.raises(RecordError, match="cannot read"):
+        read_record(tmp_path / "missing.json")
+
+
+def test_the_schema_names_every_field() -> None:
+    schema = json_schema()
+    assert {"schema", "created", "device", "target", "tier", "versions", "ops", "summary"} <= set(
+        schema["properties"]
+    )
+    assert schema["additionalProperties"] is False

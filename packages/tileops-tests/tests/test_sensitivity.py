@@ -1,0 +1,142 @@
+"""The gate, and the refusal of workloads that could not tell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tileops_manifest import TensorMeta, load_manifest
+from tileops_tests.comparator import OutputReference, compare
+from tileops_tests.reference import build_references, sees_lower_precision
+from tileops_tests.sensitivity import KINDS, Outcome, gate
+from tileops_tests.tolerance import TILE_COLUMNS, TILE_ROWS, Constants
+
+CONSTANTS = Constants(k=2.0, c=1.0, c2=1.0)
+SHAPE = (TILE_ROWS * 2 + 3, TILE_COLUMNS + 9)
+
+
+def reference(expected: torch.Tensor, bound: float) -> OutputReference:
+    ref = expected.to(torch.float64)
+    name = str(expected.dtype).removeprefix("torch.")
+    return OutputReference("y", name, expected, ref, ref, bound=torch.full_like(ref, bound))
+
+
+def noise(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_every_kind_is_rejected_under_a_tight_bound() -> None:
+    assert set(gate([reference(noise(*SHAPE), 1e-6)]).values()) == {Outcome.REJECTED}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_accepted_under_a_bound_that_accepts_anything(kind: str) -> None:
+    assert gate([reference(noise(*SHAPE), 1e9)])[kind] is Outcome.ACCEPTED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_changes_only_what_it_says(kind: str) -> None:
+    expected = noise(*SHAPE)
+    wrong = KINDS[kind](reference(expected, 1.0))
+    changed = (wrong != expected).nonzero()
+    assert wrong.shape == expected.shape
+    assert len(changed) > 0
+    if kind == "wrong_element":
+        assert len(changed) == 1
+    if kind == "wrong_tile":
+        assert bool((changed >= torch.tensor([TILE_ROWS * 2, TILE_COLUMNS])).all())
+        assert len(changed) == 3 * 9
+
+
+def test_kinds_that_do_not_change_the_output_prove_nothing() -> None:
+    outcomes = gate([reference(torch.zeros(4, 4), 1e-6)])
+    unchanged = {kind for kind, outcome in outcomes.items() if outcome is Outcome.UNCHANGED}
+    assert unchanged == {"zeros", "constant", "shuffled_rows", "rounded"}
+
+
+def test_one_insensitive_output_among_several_is_enough_to_be_accepted() -> None:
+    outcomes = gate([reference(noise(*SHAPE), 1e-6), reference(noise(*SHAPE), 1e9)])
+    assert set(outcomes.values()) == {Outcome.ACCEPTED}
+
+
+@pytest.mark.parametrize(
+    "expected", [torch.tensor([[True, False], [False, False]]), torch.arange(6).reshape(2, 3)]
+)
+def test_integers_and_bools_have_every_kind_but_rounding(expected: torch.Tensor) -> None:
+    outcomes = gate([OutputReference("y", str(expected.dtype).removeprefix("torch."), expected)])
+    assert outcomes.pop("rounded") is Outcome.INAPPLICABLE
+    assert set(outcomes.values()) == {Outcome.REJECTED}
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16])
+def test_narrow_dtypes_can_be_perturbed(dtype: torch.dtype) -> None:
+    expected = noise(8, 8).to(dtype)
+    for kind, make in KINDS.items():
+        wrong = make(OutputReference("y", str(dtype).removeprefix("torch."), expected))
+        assert (
+            compare(wrong, OutputReference("y", str(dtype).removeprefix("torch."), expected)).code is not None
+        ), kind
+
+
+class Product:
+    """An oracle of GEMM, as far as a refusal needs one."""
+
+    def ref_program(self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64) -> tuple:
+        return (inputs["a"].to(compute_dtype) @ inputs["b"].to(compute_dtype).t(),)
+
+    def scale(self, inputs: dict, params: dict) -> tuple:
+        a, b = (inputs[name].to(torch.float64) for name in "ab")
+        return (a.norm(dim=1, keepdim=True) * b.norm(dim=1)[None],)
+
+    def reduction_length(self, inputs: dict, params: dict) -> int:
+        return inputs["a"].shape[1]
+
+
+def product_references(a: torch.Tensor, b: torch.Tensor) -> list[OutputReference]:
+    metas = {
+        name: TensorMeta(tuple(x.shape), str(x.dtype).removeprefix("torch."))
+        for name, x in (("a", a), ("b", b))
+    }
+    binding = load_manifest()["GemmFwdOp"].bind(metas, {"trans_a": False, "trans_b": True})
+    return build_references(binding, Product(), {"a": a, "b": b}, CONSTANTS)
+
+
+def test_zero_mean_inputs_see_fp8_in_a_bfloat16_product() -> None:
+    a, b = noise(32, 256).bfloat16(), noise(48, 256).bfloat16()
+    assert sees_lower_precision(product_references(a, b))
+
+
+def test_a_workload_that_cannot_see_fp8_is_refused() -> None:
+    a, b = torch.ones(32, 256).bfloat16(), torch.ones(48, 256).bfloat16()
+    assert not sees_lower_precision(product_references(a, b))
+
+
+def test_exact_entries_and_integer_outputs_are_compared_bit_for_bit() -> None:
+    entry = load_manifest()["NegFwdOp"]
+    name = next(iter(entry.inputs))
+    binding = entry.bind({name: TensorMeta((3,), "float32")}, {})
+
+    class Negation(Product):
+        def ref_program(
+            self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64
+        ) -> tuple:
+            return (-inputs[name].to(compute_dtype),)
+
+    (made,) = build_references(binding, Negation(), {name: torch.tensor([1.0, 0.0, -2.0])}, CONSTANTS)
+    assert made.bound is None
+    assert compare(torch.tensor([-1.0, -0.0, 2.0]), made).code is None
+    assert compare(torch.tensor([-1.0, -0.0, 2.0 + 2**-22]), made).code == "wrong_value"
+
+
+def test_an_oracle_of_another_shape_is_an_error_and_not_a_verdict() -> None:
+    class Flat(Product):
+        def ref_program(
+            self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64
+        ) -> tuple:
+            return (super().ref_program(inputs, params, compute_dtype)[0].flatten(),)
+
+    entry = load_manifest()["GemmFwdOp"]
+    metas = {"a": TensorMeta((2, 3), "float32"), "b": TensorMeta((4, 3), "float32")}
+    binding = entry.bind(metas, {"trans_a": False, "trans_b": True})
+    with pytest.raises(ValueError, match=r"oracle: .*shape is \(8,\), expected \(2, 4\)"):
+        build_references(binding, Flat(), {"a": torch.ones(2, 3), "b": torch.ones(4, 3)}, CONSTANTS)

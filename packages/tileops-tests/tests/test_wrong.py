@@ -1,0 +1,117 @@
+"""Wrong implementations fail, each for its own reason; right ones pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tileops_tests.codes import ReasonCode as R
+from tileops_tests.limits import Limits
+
+OPS = {
+    "rms_norm": "RMSNormFwdOp",
+    "softmax": "SoftmaxFwdOp",
+    "gemm": "GemmFwdOp",
+    "attention": "GroupedQueryAttentionFwdOp",
+}
+
+# One case is enough for a fault that does not depend on shapes or values: the ragged row in its first dtype.
+ONE_CASE = ("ragged-*float16-*s0",)
+
+FAULTS = {
+    "mutates_input": R.INPUT_MUTATED,
+    "writes_before_input": R.OUT_OF_BOUNDS_WRITE,
+    "writes_past_output": R.OUT_OF_BOUNDS_WRITE,
+    "returns_input": R.ALIAS_OF_INPUT,
+    "leaves_rows_unwritten": R.UNWRITTEN_OUTPUT,
+    "reuses_its_output": R.OUTPUT_REUSED,
+    "caches_by_address": R.STALE_RESULT,
+    "differs_between_runs": R.NONDETERMINISTIC,
+    "returns_zeros": R.WRONG_VALUE,
+    "returns_nan_at_the_end": R.NAN_MISMATCH,
+    "returns_infinity_at_the_end": R.INF_MISMATCH,
+    "swaps_two_rows": R.WRONG_VALUE,
+    "returns_a_lower_dtype": R.WRONG_DTYPE,
+    "returns_a_flat_tensor": R.WRONG_SHAPE,
+    "returns_transposed_memory": R.WRONG_STRIDE,
+    "returns_two_outputs": R.WRONG_ARITY,
+    "returns_a_list_of_numbers": R.WRONG_TYPE,
+    "returns_a_subclass": R.WRONG_TYPE,
+    "returns_on_meta_device": R.WRONG_DEVICE,
+    "raises": R.EXCEPTION,
+    "says_it_is_not_implemented": R.NOT_IMPLEMENTED,
+    "exits": R.EXCEPTION,
+    "ends_the_process": R.CRASH,
+    "crashes": R.CRASH,
+    "hangs": R.TIMEOUT,
+    "wants_all_memory": R.OUT_OF_MEMORY,
+    "grows_without_end": R.OUT_OF_MEMORY,
+}
+
+# (file, callable, cases that can show it, reason). Patterns keep the suite fast; `right` runs the whole tier.
+SPECIFIC = [
+    ("rms_norm", "wrong_eps", ("*float32*",), R.WRONG_VALUE),
+    ("rms_norm", "half_precision_accumulation", ("llama-8b-prefill-float16-cpu-s0",), R.WRONG_VALUE),
+    ("rms_norm", "ignored_weight", ONE_CASE, R.WRONG_VALUE),
+    ("rms_norm", "dropped_tail", ONE_CASE, R.WRONG_VALUE),
+    ("rms_norm", "subtracts_the_mean", ONE_CASE, R.WRONG_VALUE),
+    ("rms_norm", "assumes_contiguous", ("*-strided-*", "*-transposed-*"), R.WRONG_VALUE),
+    ("softmax", "without_maximum", ("*-adversarial-*",), R.NAN_MISMATCH),
+    ("softmax", "always_last_axis", ("ragged-float16-*s0",), R.WRONG_VALUE),
+    ("softmax", "half_precision_accumulation", ("attn-weights-4k-float16-cpu-s0",), R.WRONG_VALUE),
+    ("softmax", "base_two", ONE_CASE, R.WRONG_VALUE),
+    ("softmax", "pads_with_zero", ONE_CASE, R.WRONG_VALUE),
+    ("softmax", "logarithm", ONE_CASE, R.WRONG_VALUE),
+    ("gemm", "half_precision_accumulation", ("square-1k-nn-float16-cpu-s0",), R.WRONG_VALUE),
+    ("gemm", "transposition_ignored", ("M*-N65-K65-*",), R.WRONG_VALUE),
+    ("gemm", "dropped_tail", ONE_CASE, R.WRONG_VALUE),
+    ("gemm", "tf32_inputs", ("M*float32*",), R.WRONG_VALUE),
+    ("gemm", "fp8_inputs", ONE_CASE, R.WRONG_VALUE),
+    ("gemm", "scaled", ONE_CASE, R.WRONG_VALUE),
+    ("gemm", "last_row_is_its_neighbour", ONE_CASE, R.WRONG_VALUE),
+    ("gemm", "assumes_contiguous", ("*-strided-*", "*-transposed-*"), R.WRONG_VALUE),
+    ("attention", "mask_off_by_one", ONE_CASE, R.WRONG_VALUE),
+    ("attention", "mask_hides_the_diagonal", ONE_CASE, R.NAN_MISMATCH),
+    ("attention", "no_mask", ONE_CASE, R.WRONG_VALUE),
+    ("attention", "no_scale", ONE_CASE, R.WRONG_VALUE),
+    ("attention", "scale_of_the_whole_width", ONE_CASE, R.WRONG_VALUE),
+    ("attention", "heads_tiled_instead_of_grouped", ONE_CASE, R.WRONG_VALUE),
+    ("attention", "half_precision_throughout", ONE_CASE, R.WRONG_VALUE),
+    ("attention", "dropped_keys", ONE_CASE, R.WRONG_VALUE),
+    ("attention", "without_maximum", ("*-adversarial-*",), R.NAN_MISMATCH),
+]
+
+
+@pytest.mark.parametrize("file", OPS)
+def test_right_implementation_passes_the_whole_smoke_tier(judge: Callable, file: str) -> None:
+    record = judge(OPS[file], f"{file}.py:right")
+    assert record.status == "passed", (record.failures, record.refusals)
+    assert record.cases.run == record.cases.declared == record.cases.passed > 15
+    assert 0 < record.worst.ratio < 1
+    assert all(record.sensitivity.values())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("file", OPS)
+def test_fault_is_caught_for_its_own_reason(judge: Callable, limits: Limits, file: str, fault: str) -> None:
+    if fault == "hangs":
+        limits = replace(limits, run_seconds=1.0, compile_seconds=1.0)
+    if fault == "grows_without_end":
+        limits = replace(limits, memory_bytes=1 << 30)
+    record = judge(OPS[file], f"{file}.py:faults.{fault}", ONE_CASE, limits)
+    assert record.status == "failed"
+    assert record.cases.declared == record.cases.run > 0
+    assert {failure.code for failure in record.failures} == {FAULTS[fault]}, record.failures
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "only", "code"), SPECIFIC, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_wrong_implementation_is_caught(
+    judge: Callable, file: str, name: str, only: tuple[str, ...], code: R
+) -> None:
+    record = judge(OPS[file], f"{file}.py:{name}", only, tier="full")
+    assert record.status == "failed", (record.cases, record.worst)
+    assert code in {failure.code for failure in record.failures}, record.failures
