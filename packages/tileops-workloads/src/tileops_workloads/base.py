@@ -141,9 +141,14 @@ class WorkloadBase:
         )
 
     def draw(self, name: str, meta: TensorMeta, distribution: str | None = None) -> torch.Tensor:
-        """Values of an input as its distribution alone has them."""
+        """Values of an input as its distribution alone has them; no NaN where the entry leaves NaN
+        undefined.
+        """
         chosen = self.distribution if distribution is None else distribution
-        return generate(self.stream(name), meta.shape, torch_dtype(meta.dtype), chosen, self.device)
+        values = generate(self.stream(name), meta.shape, torch_dtype(meta.dtype), chosen, self.device)
+        if chosen == "adversarial" and self.entry.numerics.nan == "undefined" and values.is_floating_point():
+            values = values.masked_fill(values.isnan(), 0)
+        return values
 
     def stream(self, name: str, purpose: str = "values") -> Stream:
         """The random stream of one input; another `purpose` gives an unrelated one."""

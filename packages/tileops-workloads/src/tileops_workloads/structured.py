@@ -125,6 +125,20 @@ class NearUnitWorkload(_ReductionWorkload):
         return torch.where(negative, -magnitude, magnitude)
 
 
+@register("MultiHeadAttentionFwdOp", "GroupedQueryAttentionFwdOp", "GroupedQueryAttentionSlidingWindowFwdOp")
+class MaskedAttentionWorkload(WorkloadBase):
+    """Values of keys that some queries must not see are finite, also in `adversarial`.
+
+    A tiled implementation weighs a masked value with 0, and 0 * NaN is NaN: what such a value does to the
+    queries that do not see it is no property of the op. Queries and keys keep their NaN and infinities, which
+    a mask does hide.
+    """
+
+    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
+        values = super().gen_input(spec, meta, made)
+        return values.masked_fill(~values.isfinite(), 0) if spec.name == "v" else values
+
+
 @register("TopkSelectorFwdOp")
 class DistinctScoresWorkload(WorkloadBase):
     """Scores of a query differ from each other, so that the chosen set is unique; `structured` scores do
