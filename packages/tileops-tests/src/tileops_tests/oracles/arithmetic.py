@@ -85,12 +85,17 @@ def mean_of(terms: Tensor) -> Tensor:
     return accumulate(terms) / terms.shape[0] if terms.shape[0] else accumulate(terms) / 0.0
 
 
-def contract(a: Tensor, b: Tensor) -> Tensor:
-    """[..., M, K] times [..., K, N]: one rank-1 product after another, each product and each sum rounded."""
+def contract(a: Tensor, b: Tensor, where: Tensor | None = None) -> Tensor:
+    """[..., M, K] times [..., K, N]: one rank-1 product after another, each product and each sum rounded.
+
+    With `where` (bool, broadcastable to [..., M, K]) only those terms are summed: a term left out contributes
+    nothing, not even 0 * NaN.
+    """
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out = torch.zeros((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype, device=a.device)
     for k in range(a.shape[-1]):
-        out += a[..., :, k, None] * b[..., k, None, :]
+        term = a[..., :, k, None] * b[..., k, None, :]
+        out += term if where is None else term.masked_fill(~where[..., :, k, None], 0)
     return out
 
 

@@ -50,17 +50,8 @@ def _attend_few(heads: Heads) -> Tensor:
     if heads.visible is not None:
         scores = scores.masked_fill(~heads.visible, -math.inf)
     _, powers, total = exponentials(scores, -1)
-    return contract(powers, _seen_only(heads)) / total
-
-
-def _seen_only(heads: Heads) -> Tensor:
-    """v with the rows that no query sees cleared: 0 * NaN must not leak from a key that is masked for every
-    query.
-    """
-    if heads.visible is None:
-        return heads.v
-    seen = heads.visible.any(dim=-2)[..., None]
-    return torch.where(seen, heads.v, torch.zeros_like(heads.v))
+    out = contract(powers, heads.v, heads.visible) / total
+    return out.masked_fill((scores == -math.inf).all(dim=-1, keepdim=True), 0)
 
 
 def _capped(scores: Tensor, softcap: float | None) -> Tensor:
@@ -191,7 +182,10 @@ def _one_query(q: Tensor, k: Tensor, v: Tensor, factor: float, softcap: float | 
     scores = torch.einsum("bgrd,bngd->bgrn", grouped, k) * factor
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    return torch.einsum("bgrn,bngd->bgrd", torch.softmax(scores, dim=-1), v).reshape(q.shape)
+    out = torch.einsum("bgrn,bngd->bgrd", torch.softmax(scores, dim=-1), v)
+    return torch.where(torch.isneginf(scores).all(dim=-1)[..., None], torch.zeros_like(out), out).reshape(
+        q.shape
+    )
 
 
 def _factor(call: Call) -> float:

@@ -54,6 +54,11 @@ def no_magnitudes(call: Call) -> Magnitudes:
     return (None,)
 
 
+def none_for(outputs: int) -> Callable[[Call], Magnitudes]:
+    """`no_magnitudes` of an op with several outputs."""
+    return lambda call: (None,) * outputs
+
+
 def unit_length(call: Call) -> int:
     """Nothing is reduced."""
     return 1

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tileops_tests.oracles.base import Call, Inputs, Oracle, Outputs, Params
 from tileops_tests.oracles.elementwise import gelu, gelu_tanh, silu
-from tileops_tests.oracles.properties import Run, close
+from tileops_tests.oracles.properties import Run, close, doubled
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -32,10 +33,9 @@ def _opinion(call: Call, activation: Activation) -> Outputs:
 
 def is_linear_in_up(run: Run, inputs: Inputs, params: Params) -> bool:
     """Doubling the right half doubles the output."""
-    x = inputs["x"]
-    doubled = x.clone()
-    doubled[..., x.shape[-1] // 2 :] *= 2
-    return close(run({"x": doubled}, params)[0], run(inputs, params)[0] * 2)
+    gate, up = inputs["x"].to(torch.float64).chunk(2, dim=-1)
+    changed = {"x": torch.cat((gate, doubled(up)), dim=-1)}
+    return close(run(changed, params)[0], run(inputs, params)[0] * 2)
 
 
 def _oracle(op: str, activation: Activation, opinion: Activation) -> Oracle:

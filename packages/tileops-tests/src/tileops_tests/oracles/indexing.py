@@ -45,12 +45,13 @@ def _program(call: Call) -> Outputs:
 
 
 def _opinion(call: Call) -> Outputs:
+    """By two stable sorts: by falling score, then keys in range before the others."""
     scores, open_ = _candidates(call)
-    masked = torch.where(open_, scores, torch.full_like(scores, -math.inf))
-    _, index = torch.topk(masked, call.param("topk"), dim=-1)
-    count = open_.expand_as(scores).sum(dim=-1, keepdim=True)
-    rank = torch.arange(call.param("topk"), device=scores.device)
-    return (torch.where(rank < count, index, torch.full_like(index, -1)).to(torch.int32),)
+    open_ = open_.expand_as(scores)
+    by_score = torch.argsort(scores, dim=-1, descending=True, stable=True)
+    by_range = torch.argsort(open_.gather(-1, by_score).to(torch.int8), dim=-1, descending=True, stable=True)
+    index = by_score.gather(-1, by_range)[..., : call.param("topk")]
+    return (torch.where(open_.gather(-1, index), index, torch.full_like(index, -1)).to(torch.int32),)
 
 
 def _selected(call: Call, outputs: Outputs) -> Outputs:
@@ -79,9 +80,10 @@ def selects_nothing_below_what_it_leaves(run: Run, inputs: Inputs, params: Param
     call = Call(inputs, params, torch.float64)
     (index,) = run(inputs, params)
     scores, open_ = _candidates(call)
-    taken = torch.zeros_like(scores, dtype=torch.bool)
-    safe = index.to(torch.int64).clamp(min=0)
-    taken.scatter_(-1, safe, (index >= 0) | taken.gather(-1, safe))
+    keys = scores.shape[-1]
+    place = torch.where(index < 0, torch.full_like(index, keys), index).to(torch.int64)
+    marked = torch.zeros((*scores.shape[:-1], keys + 1), dtype=torch.bool).scatter_(-1, place, True)
+    taken = marked[..., :keys]
     left = torch.where(open_ & ~taken, scores, torch.full_like(scores, -math.inf)).amax(dim=-1)
     least = torch.where(taken, scores, torch.full_like(scores, math.inf)).amin(dim=-1)
     return bool(((left <= least) | scores.isnan().any(dim=-1)).all())

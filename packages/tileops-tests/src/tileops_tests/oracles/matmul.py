@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tileops_tests.oracles.arithmetic import contract
 from tileops_tests.oracles.base import Call, Inputs, Oracle, Params
-from tileops_tests.oracles.properties import Run, close
+from tileops_tests.oracles.properties import Run, close, doubled
 
 Operands = Callable[[Call], tuple[Tensor, Tensor]]
 
@@ -28,8 +28,8 @@ def _bmm_operands(call: Call) -> tuple[Tensor, Tensor]:
 
 def is_linear_in_a(run: Run, inputs: Inputs, params: Params) -> bool:
     """Doubling a doubles the product."""
-    doubled = {**inputs, "a": inputs["a"] * 2}
-    return close(run(doubled, params)[0], run(inputs, params)[0] * 2)
+    changed = {**inputs, "a": doubled(inputs["a"])}
+    return close(run(changed, params)[0], run(inputs, params)[0] * 2)
 
 
 def identity_reproduces(run: Run, inputs: Inputs, params: Params) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tileops_tests.oracles.base import Call, Inputs, Oracle, Outputs, Params
+from tileops_tests.oracles.base import Call, Inputs, Oracle, Outputs, Params, none_for
 from tileops_tests.oracles.properties import Run
 
 _NOT_LOCAL = -1
@@ -140,11 +140,18 @@ def every_copy_is_listed_once_in_its_experts_blocks(run: Run, inputs: Inputs, pa
 
 
 ORACLES = (
-    Oracle("MoePermuteNopadFwdOp", _nopad, _nopad_by_sorting, properties=(every_local_copy_has_its_row,)),
+    Oracle(
+        "MoePermuteNopadFwdOp",
+        _nopad,
+        _nopad_by_sorting,
+        magnitudes=none_for(5),
+        properties=(every_local_copy_has_its_row,),
+    ),
     Oracle(
         "MoePermuteAlignFwdOp",
         _align,
         _align_by_lists,
+        magnitudes=none_for(3),
         canonical=_meaningful,
         properties=(every_copy_is_listed_once_in_its_experts_blocks,),
     ),

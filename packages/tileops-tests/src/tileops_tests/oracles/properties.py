@@ -37,6 +37,11 @@ def _leading(inputs: Inputs) -> tuple[str, Tensor]:
     return next((name, tensor) for name, tensor in inputs.items() if tensor is not None)
 
 
+def doubled(x: Tensor) -> Tensor:
+    """2 x without overflow: floating tensors in float64."""
+    return 2 * (x.to(torch.float64) if x.is_floating_point() else x)
+
+
 def _with(inputs: Inputs, name: str, value: Tensor) -> Inputs:
     return {**inputs, name: value}
 
@@ -98,7 +103,7 @@ def ignores_order(run: Run, inputs: Inputs, params: Params) -> bool:
 def is_homogeneous(run: Run, inputs: Inputs, params: Params) -> bool:
     """f(2 x) = 2 f(x): doubling is exact."""
     name, x = _leading(inputs)
-    return close(run(_with(inputs, name, x * 2), params)[0], run(inputs, params)[0] * 2)
+    return close(run(_with(inputs, name, doubled(x)), params)[0], run(inputs, params)[0] * 2)
 
 
 def ignores_a_shift(run: Run, inputs: Inputs, params: Params) -> bool:
@@ -114,4 +119,4 @@ def ignores_the_scale(run: Run, inputs: Inputs, params: Params) -> bool:
     """f(2 x) = f(x) when epsilon is negligible."""
     name, x = _leading(inputs)
     small = {**params, "eps": 1e-30}
-    return close(run(_with(inputs, name, x * 2), small)[0], run(inputs, small)[0], 1.0)
+    return close(run(_with(inputs, name, doubled(x)), small)[0], run(inputs, small)[0], 1.0)
