@@ -130,7 +130,8 @@ def efficiency(work: Work, ns: float, copy_rate: float, matmul_rates: dict[str, 
     0.5
     """
     memory = work.bytes_total / copy_rate
-    rates = [matmul_rates[d] for d in work.dtypes if d in matmul_rates]
+    known = {*work.dtypes, "float32"}  # values of a narrow dtype can always be computed on as float32
+    rates = [rate for dtype, rate in matmul_rates.items() if dtype in known]
     compute = work.flops / max(rates) if rates else 0.0
     ideal = max(memory, compute)
     if not (math.isfinite(ns) and ns > 0):

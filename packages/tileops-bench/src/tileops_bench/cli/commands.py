@@ -16,7 +16,7 @@ from tileops_bench.calibrate import default_path, measure_calibration, write_cal
 from tileops_bench.cli.runcommand import choose_target, choose_timer
 from tileops_bench.errors import StorageError, UsageError
 from tileops_bench.records import json_schema
-from tileops_bench.report import document_of, history_document, render
+from tileops_bench.report import document_of, history_document, read_sections, render
 from tileops_bench.report.format import rate_text, time_text
 from tileops_bench.runner import available_cpus
 from tileops_bench.stats import Verdict
@@ -50,7 +50,8 @@ def _write(path: Path, text: str) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write the HTML page and print its path."""
-    _write(options.out, render(document_of(_read(options.results), options.title)))
+    before = read_sections(options.sections) if options.sections else ()
+    _write(options.out, render(document_of(_read(options.results), options.title, before)))
     return 0
 
 

@@ -86,6 +86,7 @@ def _report(commands_: argparse._SubParsersAction) -> None:
     report = commands_.add_parser("report", help="one self-contained HTML page")
     report.add_argument("results", type=Path)
     report.add_argument("--out", type=Path, required=True, metavar="HTML")
+    report.add_argument("--sections", type=Path, metavar="JSON", help="sections of your own, shown before the results")
     report.add_argument("--title", default="tileops benchmark")
     report.set_defaults(handler=commands.report)
 

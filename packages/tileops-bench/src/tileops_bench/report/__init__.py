@@ -18,6 +18,7 @@ from tileops_bench.report.document import (
     Text,
     Tile,
     Tiles,
+    read_sections,
 )
 from tileops_bench.report.page import render
 from tileops_bench.report.sections import document_of, history_document, sections_of, summary_section
@@ -40,6 +41,7 @@ __all__ = [
     "Tiles",
     "document_of",
     "history_document",
+    "read_sections",
     "render",
     "sections_of",
     "summary_section",

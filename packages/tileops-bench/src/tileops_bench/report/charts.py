@@ -15,11 +15,15 @@ _MARGIN = 2.0  # percent on either side
 
 def bars(chart: Bars) -> str:
     """Horizontal bars; each label stands above its bar, so that long names fit a phone."""
-    largest = max((max(b.value, b.high or 0.0) for b in chart.bars), default=0.0) or 1.0
+    largest = max((chart.full or 0.0, *(max(b.value, b.high or 0.0) for b in chart.bars))) or 1.0
+    limit = ""
+    if chart.full is not None:
+        at = f"{100.0 * chart.full / largest:.2f}%"
+        limit = f'<line class="one" x1="{at}" x2="{at}" y1="0" y2="100%"/>'
     parts = [_title(chart.title)]
     for bar in chart.bars:
         width = 100.0 * bar.value / largest
-        marks = f'<rect class="bar {bar.tone}" x="0" y="3" height="12" width="{width:.2f}%" rx="2"/>'
+        marks = f'{limit}<rect class="bar {bar.tone}" x="0" y="3" height="12" width="{width:.2f}%" rx="2"/>'
         if bar.low is not None and bar.high is not None:
             low, high = 100.0 * bar.low / largest, 100.0 * bar.high / largest
             marks += f'<line class="whisker" x1="{low:.2f}%" x2="{high:.2f}%" y1="9" y2="9"/>'

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
+from tileops_bench.errors import ResultsError
 from tileops_bench.records import Record
 
 Tone = Literal["plain", "good", "bad", "even", "unsure", "void"]
@@ -78,11 +81,12 @@ class Bar(Record):
 
 
 class Bars(Record):
-    """Horizontal bars on one linear scale that starts at zero."""
+    """Horizontal bars on one linear scale that starts at zero and reaches at least to `full`, where a line stands."""
 
     kind: Literal["bars"] = "bars"
     title: str
     bars: tuple[Bar, ...]
+    full: float | None = None
     note: str = ""
 
 
@@ -148,3 +152,24 @@ class ReportDocument(Record):
     title: str
     subtitle: str = ""
     sections: tuple[Section, ...] = ()
+
+
+_SECTIONS = TypeAdapter(tuple[Section, ...])
+
+
+def read_sections(path: str | Path) -> tuple[Section, ...]:
+    """Sections from a JSON file: a list of `{"title", "blocks"}`, each block with its `kind`.
+
+    Raises:
+        ResultsError: the file is missing or holds something else.
+    """
+    try:
+        return _SECTIONS.validate_python(json.loads(Path(path).read_text()))
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise ResultsError(f"{path}: not JSON: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ResultsError(f"{path}: not a list of report sections: {where}: {first['msg']}") from error

@@ -46,14 +46,16 @@ READING = (
 )
 
 
-def document_of(results: Results, title: str = "tileops benchmark") -> ReportDocument:
-    """The report of one results file."""
+def document_of(
+    results: Results, title: str = "tileops benchmark", before: Sequence[Section] = ()
+) -> ReportDocument:
+    """The report of one results file, with sections of the caller's in front."""
     header = results.header
     subtitle = f"{header.conditions.device} · {header.conditions.timer} · {header.created}"
     return ReportDocument(
         title=title,
         subtitle=subtitle,
-        sections=(summary_section(summarise_results(results)), *sections_of(header, results.rows)),
+        sections=(*before, summary_section(summarise_results(results)), *sections_of(header, results.rows)),
     )
 
 
@@ -207,7 +209,8 @@ def _contender_table(everyone: Sequence[Contender]) -> Table:
 
 
 def _contender_cells(c: Contender) -> tuple[Cell | str, ...]:
-    state = Cell(text="ok") if c.status is Status.OK and not c.problems else Cell(text=_state(c), tone="void")
+    clean = c.status in (Status.OK, Status.MISSING, Status.UNSUPPORTED, Status.EXCLUDED) and not c.problems
+    state = Cell(text=_state(c), tone="plain" if clean else "void")
     s = c.summary
     figures = (s.min, s.median, s.q3, s.p99) if s else ()
     modes = f" in 2 modes: {', '.join(f'{m.share:.0%} at {time_text(m.median)}' for m in s.modes)}" if s and s.modes else ""
@@ -225,7 +228,8 @@ def _contender_cells(c: Contender) -> tuple[Cell | str, ...]:
 
 
 def _state(c: Contender) -> str:
-    return "; ".join(p.code.value for p in c.problems) or f"{c.status.value}: {c.detail}"
+    said = f"{c.status.value}: {c.detail}" if c.detail else c.status.value
+    return "; ".join(p.code.value for p in c.problems) or said
 
 
 def conditions_section(header: Header) -> Section:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -59,8 +60,9 @@ class CuptiTimer:
         cupti.activity_register_callbacks(_request_buffer, self._take_buffer)
 
     @classmethod
+    @cache
     def on_device(cls, scrub_bytes: int) -> CuptiTimer:
-        """The timer on the current CUDA device.
+        """The timer on the current CUDA device. One per process: CUPTI has one set of callbacks.
 
         Raises:
             TimerUnavailableError: cupti-python or a CUDA device is missing, or CUPTI refuses to start.
