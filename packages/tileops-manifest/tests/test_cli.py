@@ -12,6 +12,7 @@ import pytest
 
 from tileops_manifest import __version__, load_manifest
 from tileops_manifest.cli import main
+from tileops_manifest.functions import FUNCTIONS
 
 
 @pytest.fixture
@@ -108,6 +109,13 @@ def test_docs_is_a_support_matrix(capsys):
     assert main(["docs"]) == 0
     out = capsys.readouterr().out
     assert all(f"| {name} |" in out for name in load_manifest())
+
+
+def test_docs_of_the_language_name_every_function(capsys):
+    assert main(["docs", "--language"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"| `{name}(" in out for name in FUNCTIONS)
+    assert "| `causal_scores(num_queries, num_keys)` |" in out
 
 
 def test_new_prints_an_entry_that_validates(capsys, tmp_path: Path):

@@ -15,7 +15,7 @@ from tileops_manifest import __version__, describe
 from tileops_manifest.diff import diff_manifests, next_version, worst
 from tileops_manifest.entry import Entry
 from tileops_manifest.errors import ManifestError, UnknownOpError
-from tileops_manifest.loader import PACKAGED, Manifest, load_manifest, validate_path
+from tileops_manifest.loader import PACKAGED, load_manifest, validate_path
 from tileops_manifest.model import FileModel
 from tileops_manifest.skeleton import skeleton
 
@@ -66,7 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("old", metavar="OLD")
     diff.add_argument("new", metavar="NEW")
     command("schema", _schema, "JSON Schema of a manifest file, for editors", manifest=False, as_json=False)
-    command("docs", _docs, "the support matrix, as Markdown", as_json=False)
+    docs = command("docs", _docs, "the support matrix, as Markdown", as_json=False)
+    docs.add_argument(
+        "--language", action="store_true", help="the functions of the expression language instead"
+    )
     command("new", _new, "a commented entry to start from", manifest=False, as_json=False).add_argument(
         "op", metavar="OP"
     )
@@ -168,8 +171,10 @@ def _schema(_: argparse.Namespace) -> int:
 
 
 def _docs(arguments: argparse.Namespace) -> int:
-    manifest: Manifest = load_manifest(arguments.manifest)
-    print(describe.support_matrix(manifest.values()))
+    if arguments.language:
+        print(describe.function_table())
+    else:
+        print(describe.support_matrix(load_manifest(arguments.manifest).values()))
     return OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -111,8 +112,18 @@ def _matrix_line(entry: Entry) -> str:
     return f"| {entry.name} | `{entry.function_name}` | {dtypes} | {status} | {len(entry.workloads)} |"
 
 
+def _argument(parameter: inspect.Parameter) -> str:
+    return str(parameter.replace(annotation=inspect.Parameter.empty))
+
+
 def function_table() -> str:
     """Markdown: the functions of the expression language."""
     lines = ["| function | value |", "|---|---|"]
-    lines += [f"| `{name}` | {function.doc} |" for name, function in FUNCTIONS.items()]
+    for name, function in FUNCTIONS.items():
+        arguments = (
+            "x"
+            if function.tensors
+            else ", ".join(map(_argument, inspect.signature(function.call).parameters.values()))
+        )
+        lines.append(f"| `{name}({arguments})` | {function.doc} |")
     return "\n".join(lines)

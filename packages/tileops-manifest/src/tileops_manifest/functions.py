@@ -47,6 +47,26 @@ def total(values: Shape) -> Any:
     return result
 
 
+def length(values: Shape) -> int:
+    """Number of values of a shape, pack or other tuple."""
+    return len(values)
+
+
+def least(a: Any, b: Any, *others: Any) -> Any:
+    """The least of the arguments."""
+    return min(a, b, *others)
+
+
+def greatest(a: Any, b: Any, *others: Any) -> Any:
+    """The greatest of the arguments."""
+    return max(a, b, *others)
+
+
+def absolute(a: Any) -> Any:
+    """Magnitude of a number."""
+    return abs(a)
+
+
 def ceil_div(a: Any, b: Any) -> Any:
     """a / b rounded up, for integers."""
     return -(-a // b)
@@ -229,10 +249,10 @@ def values_of(name: str, data: Any) -> tuple[Any, ...]:
 FUNCTIONS: dict[str, Function] = {
     "prod": Function(prod, 1, 1),
     "sum": Function(total, 1, 1),
-    "len": Function(len, 1, 1),
-    "min": Function(min, 2, None),
-    "max": Function(max, 2, None),
-    "abs": Function(abs, 1, 1),
+    "len": Function(length, 1, 1),
+    "min": Function(least, 2, None),
+    "max": Function(greatest, 2, None),
+    "abs": Function(absolute, 1, 1),
     "ceil_div": Function(ceil_div, 2, 2),
     "ilog2": Function(ilog2, 1, 1),
     "expand": Function(expand, 2, 2),
