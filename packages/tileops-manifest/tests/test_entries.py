@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tileops_manifest import TensorMeta, UnknownOpError, UnknownRowError, load_manifest
+from tileops_manifest import SpecError, TensorMeta, UnknownOpError, UnknownRowError, load_manifest
 from tileops_manifest.binding import nbytes
 from tileops_manifest.dtypes import is_integral
 
@@ -89,6 +93,41 @@ def test_integer_inputs_have_domains_within_their_dtype():
                     continue
                 assert is_integral(meta.dtype)
                 assert domain.low < domain.high <= 2**31, (case.id, name)
+
+
+@given(st.sampled_from(list(MANIFEST)), st.data())
+def test_calls_from_any_sizes_bind_alike_from_tensors(op, data):
+    entry = MANIFEST[op]
+    case = data.draw(st.sampled_from(list(entry.cases())))
+    size = st.integers(0, 9)
+    dims = {
+        name: data.draw(st.lists(size, max_size=4)) if entry.dims[name].pack else data.draw(size)
+        for name in case.row.dims
+    }
+    try:
+        binding = entry.bind_dims(dims, case.row.params, case.dtypes, case.row.with_)
+    except SpecError:
+        return  # these sizes are not a call that the entry allows
+    again = entry.bind(binding.inputs, binding.params)
+    assert (again.outputs, again.dims, again.packs) == (binding.outputs, binding.dims, binding.packs)
+    assert {
+        name: list(size) if isinstance(size, tuple) else size
+        for name, size in {**binding.dims, **binding.packs}.items()
+    } == dims
+
+
+def test_threads_that_load_first_together_share_one_manifest():
+    code = (
+        "import sys, threading\n"
+        "from tileops_manifest import load_manifest\n"
+        "sys.setswitchinterval(1e-5)\n"
+        "found = []\n"
+        "threads = [threading.Thread(target=lambda: found.append(load_manifest())) for _ in range(4)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]\n"
+        "print(len(found), len({id(manifest) for manifest in found}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "4 1\n"
 
 
 def test_causal_attention_counts_half_of_the_scores():

@@ -101,6 +101,17 @@ def test_an_expression_without_a_value_says_so(source):
         value(source)
 
 
+@pytest.mark.parametrize("source", ["(" * 500 + "a" + ")" * 500, "+".join(["a"] * 20000), "9" * 6000])
+def test_text_that_is_too_large_is_refused(source):
+    with pytest.raises(ExpressionError):
+        value(source)
+
+
+def test_a_value_that_is_too_large_is_refused():
+    with pytest.raises(ExpressionError):
+        value("[1] * 999999999999999")
+
+
 def test_a_name_without_a_value_says_so():
     with pytest.raises(ExpressionError, match="a has no value here"):
         compile_expression("a + 1", SCOPE).evaluate({})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tileops_manifest import ManifestError, load_manifest
 from tileops_manifest.loader import validate_path
@@ -329,6 +330,9 @@ def test_an_op_in_two_files_is_a_problem_naming_the_first(tmp_path: Path, base: 
     ("content", "message"),
     [
         (b"", "the file is empty"),
+        (b"a: 1\n---\nb: 1\n", "bad YAML: but found another document"),
+        (b"grammar: 1\nfamily: toy\nops: &ops {AFwdOp: *ops}\n", "an alias stands inside its own anchor"),
+        (b"[" * 20000, "bad YAML"),
         (b"- 1\n", "a manifest file is a mapping"),
         (b"\xff\xfe", "cannot be read"),
         (b"grammar: 1\nfamily: toy\nops: {[1, 2]: 3}\n", "a key must be a plain name"),
@@ -347,6 +351,21 @@ def test_a_path_that_does_not_exist_and_an_empty_folder_are_problems(tmp_path: P
         load_manifest(tmp_path / "nowhere")
     with pytest.raises(ManifestError, match=r"holds no \*\.yaml file"):
         load_manifest(tmp_path)
+
+
+def test_positions_are_the_same_without_the_c_parser(check, monkeypatch):
+    change = ("factor > 0", "1 + factr > 0")
+    fast = check(change)
+    monkeypatch.setattr("tileops_manifest.source._Loader", yaml.SafeLoader)
+    assert check(change) == fast
+
+
+def test_anchors_are_shared_not_copied(check):
+    laughs = "".join(
+        f"      a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]\n" for i in range(30)
+    )
+    report = check(("    rules:\n", f"    let:\n{laughs}    rules:\n"))
+    assert len(report.problems) == 30  # each is reported once; expanded they would be 9 ** 29 values
 
 
 def test_scalars_follow_the_core_schema(check):

@@ -31,6 +31,9 @@ _ALLOWED = (
     ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.IfExp, ast.Call, ast.Name, ast.Load, ast.Constant,
     ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Starred,
 )  # fmt: skip
+_NO_VALUE = (
+    TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError, RecursionError,
+)  # fmt: skip
 _HINTS = {
     ast.Attribute: "attributes are not part of the language; use shape_of, rank, numel or dtype_of",
     ast.Div: "true division is not part of the language; use // or ceil_div",
@@ -68,7 +71,7 @@ class Expression:
             raise
         except NameError as error:
             raise ExpressionError(f"`{self.source}`: {error.name} has no value here") from None
-        except (TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, AttributeError) as error:
+        except _NO_VALUE as error:
             raise ExpressionError(f"`{self.source}` cannot be evaluated: {error}") from None
 
     def __str__(self) -> str:
@@ -140,9 +143,11 @@ def parse(source: str) -> ast.expr:
 @lru_cache(maxsize=8192)
 def _compile(source: str, *, dtype_mode: bool, tensors: frozenset[str]) -> _Compiled:
     checker = _Checker(tensors if dtype_mode else None)
-    body = checker.visit(parse(source))
-    tree = ast.fix_missing_locations(ast.Expression(body))
-    return _Compiled(compile(tree, "<manifest>", "eval"), tuple(checker.uses))
+    try:
+        tree = ast.fix_missing_locations(ast.Expression(checker.visit(parse(source))))
+        return _Compiled(compile(tree, "<manifest>", "eval"), tuple(checker.uses))
+    except RecursionError:
+        raise ExpressionError("the expression is nested too deeply") from None
 
 
 class _Checker(ast.NodeTransformer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -72,8 +73,16 @@ def load_manifest(path: str | Path | None = None) -> Manifest:
     return _load_packaged() if path is None else _load(Path(path))
 
 
-@lru_cache(maxsize=1)
+_packaged_lock = threading.Lock()
+
+
 def _load_packaged() -> Manifest:
+    with _packaged_lock:  # threads that come first together share one manifest
+        return _load_packaged_once()
+
+
+@lru_cache(maxsize=1)
+def _load_packaged_once() -> Manifest:
     return _load(PACKAGED)
 
 

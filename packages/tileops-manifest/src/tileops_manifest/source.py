@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,42 +91,65 @@ def read_yaml(text: str, file: str) -> tuple[Source, list[Problem]]:
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         message = f"bad YAML: {error.problem or error.context}"
         return Source(file, None, None), [Problem(file, line, column, message)]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         return Source(file, None, None), [Problem(file, 1, 1, f"bad YAML: {error}")]
     if root is None:
         return Source(file, None, None), [Problem(file, 1, 1, "the file is empty")]
     problems: list[Problem] = []
-    data = _construct(root, file, problems)
+    data = _Constructor(file, problems).construct(root)
     return Source(file, data, root), problems
 
 
-def _construct(node: yaml.Node, file: str, problems: list[Problem]) -> Any:
-    if isinstance(node, yaml.ScalarNode):
-        return _scalar(node, file, problems)
-    if node.tag not in _TAGS:
-        problems.append(_at(node, file, f"tag {node.tag} is not allowed"))
-    if isinstance(node, yaml.SequenceNode):
-        return tuple(_construct(item, file, problems) for item in node.value)
-    result: dict[Hashable, Any] = {}
-    first_lines: dict[str, int] = {}
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            problems.append(_at(key, file, "a key must be a plain name"))
-            continue
-        name = key.value
-        if name in result:
-            problems.append(_at(key, file, f"duplicate key {name!r} (first in line {first_lines[name]})"))
-            continue
-        first_lines[name] = key.start_mark.line + 1
-        result[name] = _construct(value, file, problems)
-    return result
+class _Constructor:
+    """Plain data from nodes. Each node is built once: an alias shares what its anchor built."""
+
+    def __init__(self, file: str, problems: list[Problem]) -> None:
+        self.file = file
+        self.problems = problems
+        self.built: dict[yaml.Node, Any] = {}
+        self.open: set[yaml.Node] = set()
+
+    def problem(self, node: yaml.Node, message: str) -> None:
+        self.problems.append(
+            Problem(self.file, node.start_mark.line + 1, node.start_mark.column + 1, message)
+        )
+
+    def construct(self, node: yaml.Node) -> Any:
+        if node in self.built:
+            return self.built[node]
+        if node in self.open:
+            self.problem(node, "an alias stands inside its own anchor")
+            return None
+        if node.tag not in _TAGS:
+            self.problem(node, f"tag {node.tag} is not allowed")
+        self.open.add(node)
+        self.built[node] = self._value(node)
+        return self.built[node]
+
+    def _value(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node)
+        if isinstance(node, yaml.SequenceNode):
+            return tuple(self.construct(item) for item in node.value)
+        return self._mapping(node)
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        first_lines: dict[str, int] = {}
+        for key, value in node.value:
+            name = key.value
+            if not isinstance(key, yaml.ScalarNode):
+                self.problem(key, "a key must be a plain name")
+            elif name in result:
+                self.problem(key, f"duplicate key {name!r} (first in line {first_lines[name]})")
+            else:
+                first_lines[name] = key.start_mark.line + 1
+                result[name] = self.construct(value)
+        return result
 
 
-def _scalar(node: yaml.ScalarNode, file: str, problems: list[Problem]) -> Any:
+def _scalar(node: yaml.ScalarNode) -> Any:
     text = node.value
-    if node.tag not in _TAGS:
-        problems.append(_at(node, file, f"tag {node.tag} is not allowed"))
-        return text
     if node.style:
         return text
     if text in _CONSTANTS:
@@ -137,7 +159,3 @@ def _scalar(node: yaml.ScalarNode, file: str, problems: list[Problem]) -> Any:
     if _FLOAT.fullmatch(text):
         return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     return text
-
-
-def _at(node: yaml.Node, file: str, message: str) -> Problem:
-    return Problem(file, node.start_mark.line + 1, node.start_mark.column + 1, message)
