@@ -18,8 +18,8 @@ from typing import Any
 
 from tileops_kernels.ops.base import Op
 from tileops_kernels.ops.catalog import CATALOG
-from tileops_kernels.ops.signature import suggest
 from tileops_kernels.ops.values import check_values
+from tileops_manifest.errors import suggest
 
 __all__ = ["Op", "check_values", "get_function", "get_op", "list_ops"]
 

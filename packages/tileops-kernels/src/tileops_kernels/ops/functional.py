@@ -20,10 +20,10 @@ def make_function(runtime: OpRuntime, doc: str) -> Callable[..., Any]:
     signature = runtime.signature
     count = len(signature.inputs)
 
-    fill, call = signature.fill, runtime.call
+    call = runtime.call
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        values = fill(args, kwargs)
+        values = signature.fill(args, kwargs)
         if _is_compiling():
             return runtime.call_overload(values[:count], values[count:])
         # Without keywords, what is not in `args` has its default: the key may leave it out.

@@ -64,7 +64,8 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return overload(*args)
 
-    _LIBRARY.define(schema_of(runtime.entry, runtime.signature, in_place=mutation is not None))
+    schema = schema_of(runtime.entry, runtime.signature, in_place=mutation is not None)
+    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     overload = getattr(getattr(torch.ops, NAMESPACE), name).default
     for key in ("CPU", "CUDA"):
         _LIBRARY.impl(name, execute, key)

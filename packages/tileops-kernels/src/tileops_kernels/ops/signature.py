@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tileops_kernels.errors import InputTypeError, MissingInputError, ParamError
+from tileops_manifest.errors import suggest
 
 if TYPE_CHECKING:
     from tileops_manifest import Entry
 
-__all__ = ["MISSING", "CallSignature", "suggest"]
+__all__ = ["MISSING", "CallSignature"]
 
 
 class _Missing:
@@ -22,12 +22,6 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known name, or the empty string."""
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 @dataclass(frozen=True)
