@@ -35,7 +35,7 @@ class Canned:
     asked: list[str]
     interrupt_at: str | None = None
 
-    def __init__(self, settings, device, on_phase=None):
+    def __init__(self, settings, device, on_phase=None, clean=None):
         self.settings = settings
 
     def __enter__(self):

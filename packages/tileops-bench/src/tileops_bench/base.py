@@ -96,8 +96,6 @@ class BenchmarkBase(Generic[W]):
             BenchError: the candidate does not exist, the timer cannot work here, or the measuring process broke.
         """
         cpus = available_cpus(threads)
-        with ChildSession(target, cpus) as child:
-            ready = child.ready
         settings = RunSettings(
             target=target,
             timer=timer or DEFAULT_TIMER[target],
@@ -111,9 +109,9 @@ class BenchmarkBase(Generic[W]):
             confirm=confirm,
             only_baselines=frozenset(baselines) if baselines is not None else None,
         )
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, ChildSession(target, cpus) as child:
             out = Path(folder) / "row.jsonl"
-            execute(RunRequest((self._row(),), settings, ready, out, ("profile",)))
+            execute(RunRequest((self._row(),), settings, child.ready, out, ("profile",), clean=child))
             results = read_results(out)
         return BenchmarkReport(results.header, results.rows[0])
 

@@ -6,8 +6,10 @@ goes to the log, since messages have a pipe of their own.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -27,10 +29,13 @@ from tileops_bench.protocol import (
 )
 from tileops_bench.records import Record
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(arguments: list[str]) -> int:
     """Serve jobs until the parent closes the pipe."""
     read_fd, write_fd, cpus, target = int(arguments[0]), int(arguments[1]), arguments[2], arguments[3]
+    _die_with_parent()
     if cpus:
         os.sched_setaffinity(0, {int(c) for c in cpus.split(",")})
     with os.fdopen(read_fd, "r") as requests, os.fdopen(write_fd, "w") as replies:
@@ -39,6 +44,11 @@ def main(arguments: list[str]) -> int:
         for line in requests:
             emit(_answer(line, emit))
     return 0
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when its parent ends, however that happens; a candidate may hang for ever."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _emitter(stream: TextIO) -> Callable[[Record], None]:

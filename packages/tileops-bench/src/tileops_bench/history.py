@@ -5,6 +5,7 @@ Only runs on the same device with the same timer and thread count are compared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ BEST_OF_LAST = 10
 MIN_SEGMENT = 2
 MIN_CHANGE = 0.03
 SEPARATION = 4.0
+NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 
 
 class Change(Record):
@@ -85,25 +87,28 @@ class Trend(Record):
 def change_points(values: Sequence[float]) -> tuple[int, ...]:
     """Indices where the level of a series changes for good, by binary segmentation.
 
-    A split counts when both sides hold at least two values, their medians differ by 3 % and by four times the larger
-    side's median absolute deviation: one odd run is no change.
+    A split counts when both sides hold at least two values and their medians differ by 3 % and by four times the noise
+    from run to run (from the median step between neighbours, which a few large steps do not move): one odd run is no
+    change.
 
     >>> change_points([10.0, 10.1, 9.9, 10.0, 12.0, 12.1, 11.9])
     (4,)
     """
-    return tuple(sorted(_split(list(values), 0)))
+    steps = [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
+    noise = NORMAL_MAD * _median(steps) / math.sqrt(2.0) if steps else 0.0
+    return tuple(_split(list(values), 0, noise))
 
 
-def _split(values: list[float], offset: int) -> list[int]:
+def _split(values: list[float], offset: int, noise: float) -> list[int]:
     best_gain, best_cut = 0.0, 0
     for cut in range(MIN_SEGMENT, len(values) - MIN_SEGMENT + 1):
         gain = _spread(values) - _spread(values[:cut]) - _spread(values[cut:])
         if gain > best_gain:
             best_gain, best_cut = gain, cut
-    if not best_cut or not _differs(values[:best_cut], values[best_cut:]):
-        return []
     left, right = values[:best_cut], values[best_cut:]
-    return [*_split(left, offset), offset + best_cut, *_split(right, offset + best_cut)]
+    if not best_cut or not _differs(left, right, noise):
+        return []
+    return [*_split(left, offset, noise), offset + best_cut, *_split(right, offset + best_cut, noise)]
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -112,9 +117,8 @@ def _spread(values: Sequence[float]) -> float:
     return sum(abs(v - center) for v in values)
 
 
-def _differs(left: Sequence[float], right: Sequence[float]) -> bool:
+def _differs(left: Sequence[float], right: Sequence[float], noise: float) -> bool:
     a, b = _median(left), _median(right)
-    noise = max(_median([abs(v - m) for v in side]) for side, m in ((left, a), (right, b)))
     step = abs(b - a)
     return step > MIN_CHANGE * min(a, b) and step > SEPARATION * noise
 

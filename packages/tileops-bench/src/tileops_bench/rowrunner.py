@@ -70,17 +70,22 @@ class RowRunner:
         settings: the run's settings.
         device: the device's name, for its physical floor.
         on_phase: progress.
+        clean: a process to time baselines alone in, where the caller has one; it is closed with the runner.
     """
 
     def __init__(
-        self, settings: RunSettings, device: str, on_phase: Callable[[Phase], None] | None = None
+        self,
+        settings: RunSettings,
+        device: str,
+        on_phase: Callable[[Phase], None] | None = None,
+        clean: ChildSession | None = None,
     ) -> None:
         self._settings = settings
         self._device = device
         self._on_phase = on_phase
         self._op = ""
         self._session: ChildSession | None = None
-        self._clean: ChildSession | None = None
+        self._clean = clean
 
     def run(self, row: PlannedRow, digests: Mapping[str, str]) -> Row:
         """Measure one row; a transient problem is given one more try in a new process."""

@@ -18,6 +18,7 @@ from tileops_bench.plan import PlannedRow, baselines_digest
 from tileops_bench.protocol import Phase, Ready
 from tileops_bench.records import Header, Row
 from tileops_bench.rowrunner import RowRunner, RunSettings
+from tileops_bench.session import ChildSession
 from tileops_bench.store import Results, ResultsWriter, finished_keys, read_results
 
 
@@ -61,6 +62,7 @@ class RunRequest:
     resume: bool = False
     overwrite: bool = False
     total_budget_s: float | None = None
+    clean: ChildSession | None = None  # the process that `ready` is from: no candidate was ever in it
 
 
 def execute(request: RunRequest, observer: RunObserver | None = None) -> RunOutcome:
@@ -97,7 +99,7 @@ def _measure_all(
     deadline: float | None,
 ) -> list[Row]:
     measured: list[Row] = []
-    with RowRunner(request.settings, request.ready.device, observer.phase) as runner:
+    with RowRunner(request.settings, request.ready.device, observer.phase, request.clean) as runner:
         for row in todo:
             if deadline is not None and time.monotonic() > deadline:
                 break

@@ -85,10 +85,17 @@ class ChildSession:
         os.close(child_out)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._from_child, selectors.EVENT_READ)
+        try:
+            self.ready = self._first_message()
+        except BaseException:  # an interrupt while it starts must not leave it behind
+            self.close()
+            raise
+
+    def _first_message(self) -> Ready:
         ready = self._receive(time.monotonic() + START_TIMEOUT_S)
         if not isinstance(ready, Ready):
             raise ChildDied("start", "", f"expected a ready message, got {type(ready).__name__}")
-        self.ready = ready
+        return ready
 
     def ask(self, job: Record, timeout_s: float) -> Answer:
         """Give a job and wait for its answer.

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     observer = ConsoleObserver(quiet=options.quiet)
     request = build_request(options)
     try:
-        with observer:
+        with observer, request.clean:
             outcome = execute(request, observer)
     except KeyboardInterrupt:
         print(
@@ -93,11 +93,12 @@ def build_request(options: argparse.Namespace) -> RunRequest:
     _check_baselines(rows, options.baselines)
     certificates = read_certificates(options.certificates)
     cpus = available_cpus(options.threads)
+    child = _start_child(target, cpus)
     try:
-        with ChildSession(target, cpus) as child:
-            ready = child.ready
-    except ChildDied as error:
-        raise ProtocolError(f"the measuring process does not start: {error}") from error
+        calibration = find_calibration(options.calibration, child.ready.device, child.ready.threads)
+    except BaseException:
+        child.close()
+        raise
     settings = RunSettings(
         target=target,
         timer=timer,
@@ -115,11 +116,19 @@ def build_request(options: argparse.Namespace) -> RunRequest:
         confirm=not options.no_confirm,
         only_baselines=frozenset(options.baselines) if options.baselines else None,
         certificates=certificates,
-        calibration=find_calibration(options.calibration, ready.device, ready.threads),
+        calibration=calibration,
     )
     return RunRequest(
-        rows, settings, ready, options.out, options.command_line, options.resume, options.overwrite, options.budget
-    )
+        rows, settings, child.ready, options.out, options.command_line, options.resume, options.overwrite,
+        options.budget, child,
+    )  # fmt: skip
+
+
+def _start_child(target: str, cpus: tuple[int, ...]) -> ChildSession:
+    try:
+        return ChildSession(target, cpus)
+    except ChildDied as error:
+        raise ProtocolError(f"the measuring process does not start: {error}") from error
 
 
 def _check_baselines(rows: list[PlannedRow], wanted: list[str] | None) -> None:
