@@ -138,6 +138,23 @@ def test_wrong_usage_exits_2(arguments, capsys):
     assert "usage" in capsys.readouterr().err
 
 
+def test_a_full_disk_is_an_error():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tileops_manifest", "list"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot write: No space left on device\n"
+
+
+def test_an_interrupt_exits_130(monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tileops_manifest.cli.load_manifest", interrupted)
+    assert main(["list"]) == 130
+
+
 def test_the_module_runs_and_survives_a_closed_pipe():
     command = f"{sys.executable} -m tileops_manifest show AddFwdOp --json | head -1"
     done = subprocess.run(

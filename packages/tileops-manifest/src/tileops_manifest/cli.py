@@ -1,4 +1,7 @@
-"""Command line: ``tileops-manifest``. Exit code 0 is success, 1 an invalid manifest, 2 wrong usage."""
+"""Command line: ``tileops-manifest``.
+
+Exit codes: 0 success, 1 an invalid manifest, 2 wrong usage or no way to write, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,16 @@ from tileops_manifest.loader import PACKAGED, load_manifest, validate_path
 from tileops_manifest.model import FileModel
 from tileops_manifest.skeleton import skeleton
 
-OK, INVALID, USAGE = 0, 1, 2
+OK, INVALID, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        sys.stdout.flush()  # a full disk shows here, not after the exit code is decided
+        return code
     except ManifestError as error:
         print(error, file=sys.stderr)
         return INVALID
@@ -34,9 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
     except BrokenPipeError:
-        # The reader went away (`| head`): not our error; keep the final flush from failing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()  # the reader went away (`| head`): not an error
         return OK
+    except OSError as error:
+        _silence_stdout()
+        print(f"error: cannot write: {error.strerror}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter's final flush from failing once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
