@@ -1,8 +1,9 @@
 """Measure what the package costs: ``python packages/tileops-manifest/tests/measure_cost.py``.
 
-Prints the import time, and the time to load and fully validate at least 200 entries with 700 rows. They are the shipped
-entries under new names, each copy with formulas of its own, so that no cache of compiled formulas helps. Every figure is
-the least of several fresh processes; processor time, since a shared machine says little about elapsed time.
+Prints the import time, and the time to load and fully validate at least 200 entries with 700 rows. They are
+the shipped entries under new names, each copy with formulas of its own, so that no cache of compiled formulas
+helps. Every figure is the least of several fresh processes; processor time, since a shared machine says
+little about elapsed time.
 """
 
 from __future__ import annotations
@@ -50,9 +51,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         synthesise(Path(folder))
         seconds, entries, rows, evaluated = fastest(LOAD, folder)
-    print(
-        f"load and validate {entries} entries, {rows} rows, {evaluated} rule evaluations: {float(seconds):.3f} s"
-    )
+    counts = f"{entries} entries, {rows} rows, {evaluated} rule evaluations"
+    print(f"load and validate {counts}: {float(seconds):.3f} s")
 
 
 if __name__ == "__main__":

@@ -163,11 +163,11 @@ class _Builder:
 
     def _check_dim(self, name: str, key: str, dim: DimModel, packs: Any, plain: Any, complete: bool) -> None:
         path = ("dims", key)
+        right = f"*{name}" if name in packs else name
         if complete and name not in packs and name not in plain:
             self.problem(path, f"dim {key!r} is in no input's shape{suggest(name, (*packs, *plain))}")
-        elif key.startswith("*") != (name in packs) and complete:
-            self.problem(path, f"{name!r} is {'a pack: write' if name in packs else 'not a pack: write'} it "
-                         f"{'*' + name if name in packs else name}")  # fmt: skip
+        elif complete and key != right:
+            self.problem(path, f"{name!r} is {'a pack' if name in packs else 'one dim'}: write it {right}")
         if not key.startswith("*") and (dim.rank is not None or dim.min_rank):
             self.problem(path, f"rank and min_rank belong to packs, {name!r} is one dim")
 

@@ -303,7 +303,7 @@ class Entry:
         outputs = {}
         for name, spec in self.outputs.items():
             try:
-                shape = tuple(spec.shape.evaluate(env))  # type: ignore[union-attr]
+                shape = tuple(spec.shape_expression.evaluate(env))
                 dtype = flatten(self.output_dtypes[name].evaluate(env))[0]
                 if dtype not in DTYPES:
                     raise ExpressionError(f"`{spec.dtype}` is not a dtype but {dtype!r}")

@@ -75,7 +75,7 @@ def _check_optional(entry: Entry, with_: tuple[str, ...]) -> None:
 
 def _shape(entry: Entry, spec: TensorSpec, env: Mapping[str, Any]) -> tuple[Any, ...]:
     try:
-        return spec.shape.realise(env)  # type: ignore[union-attr]
+        return spec.pattern.realise(env)
     except KeyError as error:
         missing = error.args[0]
     except ExpressionError as error:

@@ -81,6 +81,18 @@ class TensorSpec:
     alias: str | None = None
     values: Values | None = None
 
+    @property
+    def pattern(self) -> ShapePattern:
+        """The shape of an input."""
+        assert isinstance(self.shape, ShapePattern)
+        return self.shape
+
+    @property
+    def shape_expression(self) -> Expression:
+        """The shape of an output."""
+        assert isinstance(self.shape, Expression)
+        return self.shape
+
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:

@@ -39,13 +39,14 @@ class Unifier:
 
     def shapes(self, specs: Mapping[str, TensorSpec], metas: Metas) -> None:
         """Match every given input, inputs whose packs are still unknown last. Raises ShapeError."""
-        pending = [name for name in specs if metas[name] is not None]
+        given = {name: meta for name, meta in metas.items() if meta is not None}
+        pending = [name for name in specs if name in given]
         deferred: list[tuple[str, int, Item]] = []
         while pending:
             waiting = []
             for name in pending:
                 try:
-                    deferred += self._match(specs[name], metas[name])
+                    deferred += self._match(specs[name], given[name])
                 except Unsolved:
                     waiting.append(name)
             if len(waiting) == len(pending):
@@ -54,12 +55,12 @@ class Unifier:
                 )
             pending = waiting
         for name, axis, item in deferred:
-            self._check_expression(specs[name], metas[name], axis, item)
+            self._check_expression(specs[name], given[name], axis, item)
         self._check_domains()
 
-    def _match(self, spec: TensorSpec, meta: TensorMeta | None) -> list[tuple[str, int, Item]]:
-        alternative = spec.shape.select(self.env)  # type: ignore[union-attr]
-        shape = meta.shape  # type: ignore[union-attr]
+    def _match(self, spec: TensorSpec, meta: TensorMeta) -> list[tuple[str, int, Item]]:
+        alternative = spec.pattern.select(self.env)
+        shape = meta.shape
         lengths = self._lengths(spec, alternative, shape)
         deferred = []
         axis = 0
@@ -115,9 +116,9 @@ class Unifier:
         if not same:
             raise Conflict(axis, f"{name} = {known}")
 
-    def _check_expression(self, spec: TensorSpec, meta: TensorMeta | None, axis: int, item: Item) -> None:
-        shape = meta.shape  # type: ignore[union-attr]
-        alternative = spec.shape.select(self.env)  # type: ignore[union-attr]
+    def _check_expression(self, spec: TensorSpec, meta: TensorMeta, axis: int, item: Item) -> None:
+        shape = meta.shape
+        alternative = spec.pattern.select(self.env)
         try:
             expected = item.expression.evaluate(self.env)  # type: ignore[union-attr]
         except ExpressionError as error:
