@@ -8,7 +8,7 @@ counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tileops_manifest import Entry
@@ -98,12 +98,13 @@ def smallest(entry: Entry, shape: Shape) -> Shape:
 
 
 def _with_dim(base: Shape, name: str, values: tuple) -> Iterator[Shape]:
-    """One dim replaced; and, since a rule may tie it to another one, the two replaced together."""
+    """One dim replaced; and, since a rule may tie it to others, together with one or with all of them."""
     others = [
         other for other, value in base.dims.items() if other != name and type(value) is type(base.dims[name])
     ]
     for value in values:
         yield base.with_dim(name, value)
+        yield replace(base, dims={**base.dims, name: value, **dict.fromkeys(others, value)})
         yield from (base.with_dim(name, value).with_dim(other, value) for other in others)
 
 

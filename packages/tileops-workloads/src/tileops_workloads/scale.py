@@ -21,7 +21,7 @@ SCALES = ("cpu",)
 
 # Elements of all inputs and outputs together, and operations: a fraction of a second in float64 on two cores.
 MAX_ELEMENTS = 1 << 20
-MAX_FLOPS = 1 << 28
+MAX_FLOPS = 1 << 27
 
 # A size steps down to count * tile + size % tile, for the next (tile, count) that makes it smaller.
 _TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
@@ -192,7 +192,8 @@ def _multiples(entry: Entry, shape: Shape) -> dict[Position, tuple[Position, int
     """Sizes that a rule wants to be a multiple of another: {multiple: (base, ratio)}. A base is no multiple
     itself.
 
-    Found by asking: one more than the multiple is illegal, and becomes legal when the base is 1.
+    Found by asking: one more than the multiple is illegal, and becomes legal when the base is 1; or, for
+    sizes that broadcast together, when all others of the same size are 1.
     """
     sizes = list(shape.positions())
     found: dict[Position, tuple[Position, int]] = {}
@@ -200,14 +201,17 @@ def _multiples(entry: Entry, shape: Shape) -> dict[Position, tuple[Position, int
         off = shape.put(multiple, large + 1)
         if off.legal(entry) is not None or any(base == multiple for base, _ in found.values()):
             continue
-        for base, small in sizes:
-            divides = 1 < small <= large and large % small == 0
-            if (
-                base != multiple
-                and base not in found
-                and divides
-                and off.put(base, 1).legal(entry) is not None
-            ):
+        divisors = [
+            (p, small) for p, small in sizes if p != multiple and 1 < small <= large and large % small == 0
+        ]
+        equals = [p for p, small in divisors if small == large]
+        alone = off
+        for position in equals:
+            alone = alone.put(position, 1)
+        tied_to_equals = bool(equals) and alone.legal(entry) is not None
+        for base, small in divisors:
+            tied = off.put(base, 1).legal(entry) is not None or (base in equals and tied_to_equals)
+            if base not in found and tied:
                 found[multiple] = (base, large // small)
                 break
     return found
