@@ -15,7 +15,11 @@ from torch import Tensor
 # loop over a row does, short enough to be quick.
 _STEPS = 1024
 
-# Product and sum in one step cost a third of two; below these precisions the product must be rounded by itself.
+# Dtypes in which torch itself multiplies and accumulates without a wider intermediate.
+WIDE = (torch.float64, torch.float32)
+
+# Product and sum in one step cost a third of two; below these precisions the product must be rounded by
+# itself.
 _FUSED = (torch.float32, torch.float64)
 
 
@@ -67,10 +71,10 @@ def accumulate(terms: Tensor) -> Tensor:
             (steps * lanes - length, *terms.shape[1:]), dtype=terms.dtype, device=terms.device
         )
         terms = torch.cat((terms, padding))
-    terms = terms.reshape(steps, lanes, *terms.shape[1:])
-    total = terms[0].clone()
-    for step in range(1, steps):
-        total += terms[step]
+    first, *others = terms.reshape(steps, lanes, *terms.shape[1:]).unbind(0)
+    total = first.clone()
+    for term in others:
+        total += term
     return fold(total, torch.add)
 
 
@@ -96,15 +100,29 @@ def contract(a: Tensor, b: Tensor, where: Tensor | None = None) -> Tensor:
     """
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out = torch.zeros((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype, device=a.device)
-    if a.dtype in _FUSED and (where is None or bool(torch.isfinite(b).all())):
-        columns = (a if where is None else a.masked_fill(~where, 0)).mT.contiguous()
-        for k in range(a.shape[-1]):
-            out.addcmul_(columns[..., k, :, None], b[..., k, None, :])
-        return out
-    for k in range(a.shape[-1]):
-        term = a[..., :, k, None] * b[..., k, None, :]
-        out += term if where is None else term.masked_fill(~where[..., :, k, None], 0)
+    columns, rows = a.unsqueeze(-1).unbind(-2), b.unsqueeze(-3).unbind(-2)
+    if where is not None:
+        hidden = (~where).unsqueeze(-1).unbind(-2)
+        for column, row, left_out in zip(columns, rows, hidden, strict=True):
+            out += (column * row).masked_fill(left_out, 0)
+    elif out.dtype in WIDE:
+        for column, row in zip(columns, rows, strict=True):
+            out.addcmul_(column, row)
+    else:
+        for column, row in zip(columns, rows, strict=True):
+            out += column * row
     return out
+
+
+def contract_as_step(a: Tensor, b: Tensor, where: Tensor | None = None) -> Tensor:
+    """`contract` for programs in which a product of matrices is one step among others.
+
+    In float64 and float32 by `torch.matmul`, which accumulates in those dtypes as well. `where` must be
+    false only where `a` is 0, so that it matters for NaN and infinities in `b` alone.
+    """
+    if a.dtype not in WIDE or (where is not None and not b.isfinite().all()):
+        return contract(a, b, where)
+    return torch.matmul(a, b)
 
 
 def exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tileops_tests.oracles.arithmetic import accumulate, contract, exponentials
+from tileops_tests.oracles.arithmetic import contract_as_step, exponentials
 from tileops_tests.oracles.base import Call, Inputs, Magnitudes, Oracle, Outputs, Params
 from tileops_tests.oracles.properties import Run, close
 
@@ -28,8 +28,9 @@ _MAX_SCORES = 1 << 25
 
 
 class Heads(NamedTuple):
-    """Operands with heads in front and key heads repeated: q [B, H, S_q, D], k and v [B, H, S_kv, D], what
-    is visible (bool, broadcastable to [B, H, S_q, S_kv], None: all), factor and bound of the scores.
+    """Operands by key head, the queries that share it side by side: q [B, H_kv, Q, D], k and v [B, H_kv,
+    S_kv, D], what is visible (bool, broadcastable to [B, H_kv, Q, S_kv], None: all), factor and bound of the
+    scores.
     """
 
     q: Tensor
@@ -41,16 +42,16 @@ class Heads(NamedTuple):
 
 
 def _attend(heads: Heads) -> Tensor:
-    """[B, H, S_q, D], a few requests at a time."""
+    """[B, H_kv, Q, D], a few requests at a time."""
     return torch.cat([_attend_few(part) for part in _parts(heads)]) if heads.q.numel() else heads.q.clone()
 
 
 def _attend_few(heads: Heads) -> Tensor:
-    scores = _capped(contract(heads.q, heads.k.mT) * heads.sm_scale, heads.softcap)
+    scores = _capped(contract_as_step(heads.q, heads.k.mT) * heads.sm_scale, heads.softcap)
     if heads.visible is not None:
         scores = scores.masked_fill(~heads.visible, -math.inf)
     _, powers, total = exponentials(scores, -1)
-    out = contract(powers, heads.v, heads.visible) / total
+    out = contract_as_step(powers, heads.v, heads.visible) / total
     return out.masked_fill((scores == -math.inf).all(dim=-1, keepdim=True), 0)
 
 
@@ -69,10 +70,18 @@ def _parts(heads: Heads) -> Iterator[Heads]:
         yield Heads(heads.q[few], heads.k[few], heads.v[few], visible, heads.sm_scale, heads.softcap)
 
 
-def _repeat(k: Tensor, heads: int) -> Tensor:
-    """[B, S, H_kv, D] as [B, H, S, D]: query head h reads key head h // (H / H_kv)."""
-    owner = torch.arange(heads, device=k.device) // (heads // k.shape[2])
-    return k[:, :, owner].transpose(1, 2)
+def _by_key_head(q: Tensor, key_heads: int) -> Tensor:
+    """[B, S, H, D] as [B, H_kv, H / H_kv * S, D]: query head h reads key head h // (H / H_kv)."""
+    batch, length, heads, dim = q.shape
+    grouped = q.transpose(1, 2).reshape(batch, key_heads, heads // key_heads, length, dim)
+    return grouped.flatten(2, 3)
+
+
+def _by_query(out: Tensor, length: int) -> Tensor:
+    """The inverse: [B, H_kv, H / H_kv * S, D] as [B, S, H, D]."""
+    batch, key_heads, rows, dim = out.shape
+    heads = key_heads * (rows // max(length, 1))
+    return out.reshape(batch, heads, length, dim).transpose(1, 2)
 
 
 def _window(call: Call) -> tuple[int, int]:
@@ -95,17 +104,19 @@ def _visible(call: Call, queries: int, keys: int, device: torch.device) -> Tenso
 
 
 def _forward_heads(call: Call) -> Heads:
-    q, heads = call["q"], call["q"].shape[2]
-    k, v = _repeat(call["k"], heads), _repeat(call["v"], heads)
-    visible = _visible(call, q.shape[1], k.shape[2], q.device)
-    return Heads(q.transpose(1, 2), k, v, visible, 1 / math.sqrt(q.shape[-1]))
+    q, k, v = (call[name] for name in "qkv")
+    visible = _visible(call, q.shape[1], k.shape[1], q.device)
+    if visible is not None:
+        visible = visible.repeat(q.shape[2] // k.shape[2], 1)
+    grouped = _by_key_head(q, k.shape[2])
+    return Heads(grouped, k.transpose(1, 2), v.transpose(1, 2), visible, 1 / math.sqrt(q.shape[-1]))
 
 
 def _decode_heads(call: Call, k: Tensor, v: Tensor, visible: Tensor | None) -> Heads:
     q, sm_scale = call["q"], call.param("sm_scale")
     factor = 1 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
-    heads = q.shape[1]
-    return Heads(q[:, :, None], _repeat(k, heads), _repeat(v, heads), visible, factor, call.param("softcap"))
+    grouped = _by_key_head(q[:, None], k.shape[2])
+    return Heads(grouped, k.transpose(1, 2), v.transpose(1, 2), visible, factor, call.param("softcap"))
 
 
 def _dense_heads(call: Call) -> Heads:
@@ -122,39 +133,39 @@ def _paged_heads(call: Call) -> Heads:
 
 
 def _forward(call: Call) -> Outputs:
-    return (_attend(_forward_heads(call)).transpose(1, 2),)
+    return (_by_query(_attend(_forward_heads(call)), call["q"].shape[1]),)
 
 
 def _dense(call: Call) -> Outputs:
-    return (_attend(_dense_heads(call))[:, :, 0],)
+    return (_by_query(_attend(_dense_heads(call)), 1)[:, 0],)
 
 
 def _paged(call: Call) -> Outputs:
-    return (_attend(_paged_heads(call))[:, :, 0],)
+    return (_by_query(_attend(_paged_heads(call)), 1)[:, 0],)
 
 
 def _magnitude(heads: Heads) -> Tensor:
-    """sum_j p_j |v_j|, times 1 + the greatest sum of |q_d k_d| behind a score: what a roundoff of scores is
+    """sum_j p_j |v_j|, times 1 + the greatest |q| |k_j| behind a score: what a roundoff of scores is
     worth.
     """
     weighed = _attend(heads._replace(v=torch.abs(heads.v)))
-    length_q = torch.sqrt(accumulate((heads.q * heads.q).movedim(-1, 0)))
-    length_k = torch.sqrt(accumulate((heads.k * heads.k).movedim(-1, 0)))
-    longest = length_k.nan_to_num(0, 0, 0).amax(dim=-1, keepdim=True) if length_k.numel() else length_q
-    worth = length_q.nan_to_num(0, 0, 0) * longest * abs(heads.sm_scale)
-    return weighed * (1 + worth[..., None])
+    length_q, length_k = (torch.linalg.vector_norm(x, dim=-1).nan_to_num(0, 0, 0) for x in (heads.q, heads.k))
+    longest = (
+        length_k.amax(dim=-1, keepdim=True) if length_k.shape[-1] else length_k.sum(dim=-1, keepdim=True)
+    )
+    return weighed * (1 + length_q * longest * abs(heads.sm_scale))[..., None]
 
 
 def _forward_magnitude(call: Call) -> Magnitudes:
-    return (_magnitude(_forward_heads(call)).transpose(1, 2),)
+    return (_by_query(_magnitude(_forward_heads(call)), call["q"].shape[1]),)
 
 
 def _dense_magnitude(call: Call) -> Magnitudes:
-    return (_magnitude(_dense_heads(call))[:, :, 0],)
+    return (_by_query(_magnitude(_dense_heads(call)), 1)[:, 0],)
 
 
 def _paged_magnitude(call: Call) -> Magnitudes:
-    return (_magnitude(_paged_heads(call))[:, :, 0],)
+    return (_by_query(_magnitude(_paged_heads(call)), 1)[:, 0],)
 
 
 def _torch_forward(call: Call) -> Outputs:

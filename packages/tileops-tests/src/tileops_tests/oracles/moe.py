@@ -29,9 +29,13 @@ def _local_experts(call: Call) -> Tensor:
 
 def _counted(experts: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """How many copies each expert has, and of each copy how many before it have the same expert."""
-    same = experts[:, None] == torch.arange(count, device=experts.device)
-    rank = (same.to(torch.int64).cumsum(dim=0) - 1) * same
-    return same.sum(dim=0), rank.sum(dim=1)
+    sizes = torch.zeros(count, dtype=torch.int64, device=experts.device)
+    rank = torch.zeros_like(experts)
+    for expert in range(count):
+        mine = torch.nonzero(experts == expert).reshape(-1)
+        sizes[expert] = mine.numel()
+        rank[mine] = torch.arange(mine.numel(), device=experts.device)
+    return sizes, rank
 
 
 def _starts(sizes: Tensor) -> Tensor:

@@ -5,7 +5,8 @@
   `weight`.
 * Group norm (arXiv:1803.08494): the same over C / num_groups channels and all of space of x [N, C,
   *spatial], weight and bias [C] optional.
-* Fused add: residual_out = x + residual, and the norm of that sum.
+* Fused add: residual_out = x + residual, and the norm of residual_out as it is returned: rounded to the
+  input's dtype.
 
 `eps` None is the epsilon of the input's dtype.
 """
@@ -98,12 +99,17 @@ def _added(call: Call) -> Tensor:
     return call["x"] + call["residual"]
 
 
+def _returned(call: Call) -> Tensor:
+    """The sum as the caller gets it; the same value is what is normalised."""
+    return _added(call).to(call.given["x"].dtype).to(call.dtype)
+
+
 def _fused_rms(call: Call) -> Normalised:
-    return _rms_norm(_added(call), call["weight"], _eps(call))
+    return _rms_norm(_returned(call), call["weight"], _eps(call))
 
 
 def _fused_layer(call: Call) -> Normalised:
-    return _layer_norm(_added(call), call["weight"], call["bias"], _eps(call))
+    return _layer_norm(_returned(call), call["weight"], call["bias"], _eps(call))
 
 
 Norm = Callable[[Call], Normalised]
@@ -143,13 +149,18 @@ def _torch_group(call: Call) -> Outputs:
 
 def _torch_fused_rms(call: Call) -> Outputs:
     added = torch.add(call["x"], call["residual"])
-    return F.rms_norm(added, added.shape[-1:], weight=call["weight"], eps=_eps(call)), added
+    normed = _rounded(call, added)
+    return F.rms_norm(normed, normed.shape[-1:], weight=call["weight"], eps=_eps(call)), added
 
 
 def _torch_fused_layer(call: Call) -> Outputs:
     added = torch.add(call["x"], call["residual"])
-    normed = F.layer_norm(added, added.shape[-1:], weight=call["weight"], bias=call["bias"], eps=_eps(call))
-    return normed, added
+    normed, weight, bias = _rounded(call, added), call["weight"], call["bias"]
+    return F.layer_norm(normed, normed.shape[-1:], weight=weight, bias=bias, eps=_eps(call)), added
+
+
+def _rounded(call: Call, added: Tensor) -> Tensor:
+    return added.type(call.given["residual"].dtype).type(torch.float64)
 
 
 def ignores_a_shift_of_rows(run: Run, inputs: Inputs, params: Params) -> bool:

@@ -13,12 +13,11 @@ def _running(x: Tensor, dim: int) -> Tensor:
     """One addition after another, each rounded to the dtype."""
     if x.dim() == 0 or x.numel() == 0:
         return x.clone()
-    along = x.movedim(dim, 0)
-    sums = torch.empty_like(along)
-    sums[0] = along[0]
-    for i in range(1, along.shape[0]):
-        sums[i] = sums[i - 1] + along[i]
-    return sums.movedim(0, dim)
+    first, *others = x.movedim(dim, 0).unbind(0)
+    sums = [first]
+    for term in others:
+        sums.append(sums[-1] + term)
+    return torch.stack(sums).movedim(0, dim)
 
 
 def _program(call: Call) -> Outputs:
