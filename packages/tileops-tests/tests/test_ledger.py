@@ -11,7 +11,15 @@ from tileops_tests.codes import ReasonCode
 from tileops_tests.errors import LedgerError
 from tileops_tests.ledger import KnownFailure, load_ledger
 
-ENTRY = '[[failure]]\nop="SoftmaxFwdOp"\ntarget="cpu"\ncase="ragged-*"\ncode="wrong_value"\nreason="why"\nsince="0.1.0"\n'
+ENTRY = """\
+[[failure]]
+op="SoftmaxFwdOp"
+target="cpu"
+case="ragged-*"
+code="wrong_value"
+reason="why"
+since="0.1.0"
+"""
 ONE_CASE = ("ragged-float16-*",)
 
 

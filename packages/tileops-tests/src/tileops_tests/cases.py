@@ -29,7 +29,7 @@ AFFORDABLE = {"cpu": (1 << 32, 1 << 25), "cuda": (1 << 42, 1 << 29)}
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of each source a tier takes; None takes all. `branches`: rows beside the first and the most ragged."""
+    """How much of each source a tier takes (None: all); `branches`: rows beside the first and most ragged."""
 
     branches: int | None
     boundary: int | None

@@ -31,7 +31,7 @@ def digests_of(entry: Entry, oracle: object, candidate: Path | None) -> dict[str
     found = {
         "manifest": entry.digest,
         "workload": _package_digest("tileops_workloads"),
-        "oracle": oracle_digest(type(oracle)),
+        "oracle": oracle_digest(oracle),
         "tolerance": tolerance_digest(),
         "checker": _checker_digest(),
     }
@@ -42,10 +42,10 @@ def digests_of(entry: Entry, oracle: object, candidate: Path | None) -> dict[str
     return found
 
 
-def oracle_digest(oracle_class: type) -> str:
-    """Digest of the file that defines an oracle and what it imports from this package."""
+def oracle_digest(oracle: object) -> str:
+    """Digest of the file that defines an oracle's program and what it imports from this package."""
     root = Path(__file__).parent
-    module = sys.modules[oracle_class.__module__]
+    module = sys.modules[getattr(oracle, "program", type(oracle)).__module__]
     file = Path(module.__file__ or "")
     if not file.is_relative_to(root):
         return hashlib.sha256(file.read_bytes()).hexdigest()

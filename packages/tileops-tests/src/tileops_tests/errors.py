@@ -41,7 +41,3 @@ class LedgerError(VerificationError):
     """The ledger of known failures is malformed: the message names the file, the entry and what it lacks."""
 
     exit_code = ExitCode.USAGE
-
-
-class MissingOracleError(VerificationError):
-    """An op has no oracle, so nothing can be said about it."""

@@ -7,7 +7,7 @@ outputs of the first run intact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,10 +46,19 @@ class Verdict:
 
 @dataclass
 class Values:
-    """One set of input values of a case, and what the outputs must be on it."""
+    """One set of input values of a case, and what the outputs must be on it.
+
+    `canonical` brings outputs into the form in which all right answers are equal; the references are in it.
+    """
 
     image: Image
     references: Sequence[OutputReference]
+    canonical: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = tuple
+
+    def compare(self, answer: Answer) -> list[Finding]:
+        """Findings per output, of an answer whose metadata have been checked."""
+        tensors = self.canonical(tuple(answer.tensors))
+        return [compare(tensor, ref) for tensor, ref in zip(tensors, self.references, strict=True)]
 
 
 @dataclass
@@ -121,10 +130,14 @@ class CaseRun:
         self._check_outputs(answer)
         return answer
 
-    def recheck(self) -> list[Tensor | None]:
-        """The bytes that the outputs of the held run have now."""
+    def still_holds(self, answer: Answer) -> bool:
+        """Whether the outputs of the held run have the bytes that they had then."""
         reply = self._request({"do": "recheck"}, timeout=self.worker.limits.run_seconds)
-        return [self._bytes_of(entry) for entry in self._described(reply)]
+        now = [self._bytes_of(entry) for entry in self._described(reply)]
+        filled = [i for i, tensor in enumerate(answer.tensors) if tensor.numel()]
+        return len(now) == len(answer.tensors) and _same_bytes(
+            [answer.tensors[i] for i in filled], [now[i] for i in filled]
+        )
 
     def mutated_input(self, name: str) -> Tensor:
         """Current content of a mutated input."""
@@ -204,9 +217,11 @@ class CaseRun:
             if finding is not None:
                 raise Failed(finding.code, finding.message, finding)
             self._check_alias(name, entry.get("alias"), inplace)
-        for tensor, (name, meta) in zip(answer.tensors, expected, strict=True):
-            if tensor is None and 0 not in meta.shape:
+        for index, (name, meta) in enumerate(expected):
+            if answer.tensors[index] is None and 0 not in meta.shape:
                 raise Failed(ReasonCode.PROTOCOL_ERROR, f"the worker sent no bytes of {name}")
+            if answer.tensors[index] is None:
+                answer.tensors[index] = torch.empty(meta.shape, dtype=torch_dtype(meta.dtype))
 
     def _check_alias(self, name: str, alias: int | None, inplace: bool) -> None:
         inputs = list(self.binding.inputs)
@@ -235,9 +250,9 @@ def judge_case(
 
 def _judge(run: CaseRun, first: Values, second: Values | None) -> Finding | None:
     one = run.run("a", POISONS[0], hold=True)
-    findings = _values(one, first.references)
+    findings = first.compare(one)
     bad = next((finding for finding in findings if finding.code is not None), None)
-    if bad is not None and second is not None and _all_good(_values(one, second.references)):
+    if bad is not None and second is not None and _all_good(second.compare(one)):
         raise Failed(ReasonCode.STALE_RESULT, "the result belongs to values of an earlier call", bad)
     _check_mutated(run, one)
     two = run.run("a", POISONS[1])
@@ -245,31 +260,19 @@ def _judge(run: CaseRun, first: Values, second: Values | None) -> Finding | None
         _check_written(reference, one.tensors[index], two.tensors[index], findings[index])
     if bad is not None:
         raise Failed(bad.code, bad.message, bad)
-    _check_determinism(run.binding, first.references, one, two)
+    _check_determinism(run.binding, first, one, two)
     if second is not None:
         other = run.run("b", POISONS[0])
-        bad = next(
-            (finding for finding in _values(other, second.references) if finding.code is not None), None
-        )
+        bad = next((finding for finding in second.compare(other) if finding.code is not None), None)
         if bad is not None and _identical(one, other):
             raise Failed(
                 ReasonCode.STALE_RESULT, "other values in the same buffers gave the same result", bad
             )
         if bad is not None:
             raise Failed(bad.code, f"on a second set of values: {bad.message}", bad)
-    if not run.binding.mutated and not _same_bytes(one.tensors, run.recheck()):
+    if not run.binding.mutated and not run.still_holds(one):
         raise Failed(ReasonCode.OUTPUT_REUSED, "a later call changed an output that was already returned")
     return max(findings, key=lambda finding: finding.ratio, default=None)
-
-
-def _values(answer: Answer, references: Sequence[OutputReference]) -> list[Finding]:
-    findings = []
-    for tensor, reference in zip(answer.tensors, references, strict=True):
-        if tensor is None:
-            findings.append(Finding(reference.name, None))
-        else:
-            findings.append(compare(tensor, reference))
-    return findings
 
 
 def _all_good(findings: Sequence[Finding]) -> bool:
@@ -280,7 +283,7 @@ def _check_written(
     reference: OutputReference, one: Tensor | None, two: Tensor | None, finding: Finding
 ) -> None:
     """Elements that hold the poison of both runs were not written, whatever the comparison made of them."""
-    if one is None or finding.code is None:
+    if finding.code is None or one.numel() == 0:
         return
     size = one.dtype.itemsize
     patterns = [
@@ -293,14 +296,12 @@ def _check_written(
         raise Failed(ReasonCode.UNWRITTEN_OUTPUT, message, finding)
 
 
-def _check_determinism(
-    binding: Binding, references: Sequence[OutputReference], one: Answer, two: Answer
-) -> None:
+def _check_determinism(binding: Binding, values: Values, one: Answer, two: Answer) -> None:
     if binding.entry.numerics.determinism == "bitwise":
         if not _identical(one, two):
             raise Failed(ReasonCode.NONDETERMINISTIC, "a second run on the same inputs gave other bits")
         return
-    bad = next((finding for finding in _values(two, references) if finding.code is not None), None)
+    bad = next((finding for finding in values.compare(two) if finding.code is not None), None)
     if bad is not None:
         raise Failed(ReasonCode.NONDETERMINISTIC, f"a second run left the bound: {bad.message}", bad)
 
@@ -308,7 +309,7 @@ def _check_determinism(
 def _check_mutated(run: CaseRun, answer: Answer) -> None:
     """An output that is a mutated input: the input's own memory must hold it too."""
     for tensor, (name, spec) in zip(answer.tensors, run.binding.entry.outputs.items(), strict=True):
-        if tensor is None or spec.alias not in run.binding.mutated:
+        if spec.alias not in run.binding.mutated:
             continue
         if not torch.equal(raw_bits(run.mutated_input(spec.alias)), raw_bits(tensor)):
             raise Failed(ReasonCode.WRONG_VALUE, f"input {spec.alias} was not updated to {name}")

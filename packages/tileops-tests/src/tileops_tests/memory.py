@@ -38,8 +38,8 @@ def mechanism() -> str:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one input lies in the image; offsets in bytes, strides in elements. `begin` and `end` include the
-    bands.
+    """Where one input lies in the image, offsets in bytes, strides in elements: the tensor from `data` to
+    `stop`, with its guard bands from `begin` to `end`.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Slot:
     stride: tuple[int, ...]
     begin: int
     data: int
+    stop: int
     end: int
 
     def message(self) -> dict:
@@ -73,10 +74,13 @@ def pack(inputs: Mapping[str, Tensor | None]) -> Image:
             continue
         lead = (tensor.storage_offset() * tensor.element_size()) % ALIGNMENT
         data = cursor + GUARD_BYTES + lead
-        end = data + _span(tensor) + GUARD_BYTES
+        stop = data + _span(tensor)
+        end = stop + GUARD_BYTES
         end += -end % ALIGNMENT
         slots.append(
-            Slot(name, dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), cursor, data, end)
+            Slot(
+                name, dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), cursor, data, stop, end
+            )
         )
         cursor = end
     content = torch.full((max(cursor + -cursor % _PAGE, _PAGE),), GUARD_FILL, dtype=torch.uint8)
@@ -112,7 +116,7 @@ def changed_inputs(image: Image, work: Tensor) -> list[tuple[str, str]]:
         if slot is None:
             continue
         differs = work[slot.begin : slot.end] != image.content[slot.begin : slot.end]
-        low, high = slot.data - slot.begin, slot.end - slot.begin - GUARD_BYTES
+        low, high = slot.data - slot.begin, slot.stop - slot.begin
         if bool(differs[low:high].any()):
             changes.append((slot.name, "data"))
         if bool(differs[:low].any()) or bool(differs[high:].any()):

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from tileops_manifest import Binding
 from tileops_tests.comparator import OutputReference, widen
-from tileops_tests.precision import FORMATS, is_float, one_step_down, round_significand, torch_dtype
+from tileops_tests.precision import (
+    FORMATS,
+    dtype_name,
+    is_float,
+    one_step_down,
+    round_significand,
+    torch_dtype,
+)
 from tileops_tests.tolerance import Constants, bound_of
 
 # Ops that only add and multiply: on `exact` inputs every order of accumulation gives the same bits. That the
@@ -35,6 +42,10 @@ class OracleLike(Protocol):
         self, inputs: dict[str, Tensor | None], params: dict[str, Any]
     ) -> tuple[Tensor | None, ...]: ...
 
+    def canonical_form(
+        self, inputs: dict[str, Tensor | None], params: dict[str, Any], outputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]: ...
+
     def reduction_length(self, inputs: dict[str, Tensor | None], params: dict[str, Any]) -> int: ...
 
 
@@ -58,9 +69,12 @@ def build_references(
     metas = list(binding.outputs.items())
     _check_arity(binding, precise)
     if numerics.exact or not any(is_float(meta.dtype) for _, meta in metas):
-        signed = numerics.negative_zero != "none"
+        signed = numerics.negative_zero in ("ieee", "copied", "zero")
+        rounded = tuple(_rounded(ref, meta.dtype) for (_, meta), ref in zip(metas, precise, strict=True))
+        canonical = oracle.canonical_form(inputs, params, rounded)
         return [
-            _exact(name, meta.dtype, ref, signed) for (name, meta), ref in zip(metas, precise, strict=True)
+            OutputReference(name, dtype_name(expected.dtype), expected.contiguous(), signed_zero=signed)
+            for (name, _), expected in zip(metas, canonical, strict=True)
         ]
     acc = accumulation_dtype(binding)
     base = oracle.ref_program(inputs, params, torch_dtype(acc))

@@ -10,7 +10,7 @@ from pathlib import Path
 from tileops_manifest import Entry, Manifest
 from tileops_tests import digests
 from tileops_tests.codes import ReasonCode
-from tileops_tests.errors import MissingOracleError, RecordError, UsageError, WorkerStartError
+from tileops_tests.errors import RecordError, UsageError, WorkerStartError
 from tileops_tests.record import OpRecord, Record, now, summarise, write_record
 from tileops_tests.reference import OracleLike
 from tileops_tests.sandbox import build_sandbox
@@ -112,7 +112,7 @@ class _Session:
     def verify(self, entry: Entry, zygote: Zygote) -> OpRecord:
         try:
             oracle = self.oracle_of(entry.name)
-        except MissingOracleError as error:
+        except LookupError as error:
             return failed_before_running(entry.name, ReasonCode.ORACLE_ERROR, str(error))
         return OpVerification(entry, oracle, zygote, self.options, self._progress).run()
 

@@ -185,11 +185,11 @@ class OpVerification:
     def _judge(self, worker: Worker, case: Case) -> None:
         distribution = case.spec.distribution
         image, inputs = self._inputs(case)
-        first = Values(image, self._references(case, inputs, with_low=True))
+        first = self._values(case, image, inputs, with_low=True)
         image, inputs = self._inputs(case, second=True)
         second = None
         if same_layout(first.image, image) and not torch.equal(first.image.content, image.content):
-            second = Values(image, self._references(case, inputs, with_low=False))
+            second = self._values(case, image, inputs, with_low=False)
         verdict = judge_case(worker, case.id, case.binding, self.options.target, first, second)
         outcomes = gate(first.references)
         refusal = ""
@@ -202,15 +202,22 @@ class OpVerification:
         inputs = case.spec.workload(seed).gen_inputs()
         return pack(inputs), inputs
 
-    def _references(self, case: Case, inputs: dict, *, with_low: bool) -> list:
-        return build_references(
+    def _values(self, case: Case, image: Image, inputs: dict, *, with_low: bool) -> Values:
+        device, params = self.options.oracle_device, case.binding.params
+        there = on_device(inputs, device)
+        references = build_references(
             case.binding,
             self.oracle,
-            on_device(inputs, self.options.oracle_device),
+            there,
             constants_for(self.entry.name, self.options.target),
             distribution=case.spec.distribution,
             with_low=with_low,
         )
+
+        def canonical(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            return self.oracle.canonical_form(there, params, tuple(x.to(device) for x in outputs))
+
+        return Values(image, references, canonical)
 
     def _try_forbidden(self, worker: Worker, call: ForbiddenCall) -> Verdict:
         device = self.options.target

@@ -16,7 +16,8 @@ def attend(q, k, v, *, is_causal=True, diagonal=0, scale=None, tiled_heads=False
     if is_causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(diagonal)
         scores = scores.masked_fill(~allowed, -torch.inf)
-    return (torch.softmax(scores, -1) @ value).transpose(1, 2).to(q.dtype).contiguous()
+    weights = torch.softmax(scores, -1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
+    return (weights @ value).transpose(1, 2).to(q.dtype).contiguous()
 
 
 def right(q, k, v, *, is_causal=True):

@@ -25,7 +25,7 @@ class Faults:
         self.by_address = {}
         self.by_shape = {}
 
-    # --- memory ---------------------------------------------------------------------------------------------------
+    # memory
 
     def mutates_input(self, *inputs, **params):
         out = self.right(*inputs, **params)
@@ -60,7 +60,7 @@ class Faults:
         out = self.by_shape.setdefault((right.shape, right.dtype), torch.empty_like(right))
         return out.copy_(right)
 
-    # --- results that belong to something else ----------------------------------------------------------------------
+    # results that belong to something else
 
     def caches_by_address(self, *inputs, **params):
         key = tuple(x.data_ptr() for x in inputs)
@@ -90,7 +90,7 @@ class Faults:
     def swaps_two_rows(self, *inputs, **params):
         return self.right(*inputs, **params).roll(1, 0)
 
-    # --- interface --------------------------------------------------------------------------------------------------
+    # interface
 
     def returns_a_lower_dtype(self, *inputs, **params):
         out = self.right(*inputs, **params)
@@ -116,7 +116,7 @@ class Faults:
     def returns_on_meta_device(self, *inputs, **params):
         return self.right(*inputs, **params).to("meta")
 
-    # --- endings ----------------------------------------------------------------------------------------------------
+    # endings
 
     def raises(self, *inputs, **params):
         raise ValueError("no")
