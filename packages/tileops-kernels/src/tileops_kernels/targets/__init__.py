@@ -8,6 +8,7 @@
 from . import _tilelang  # noqa: F401  isort: skip  (first: it makes `tvm` importable)
 from .api import compile_program
 from .base import CompiledProgram
+from .cuda import CudaArtifact, lower_cuda
 from .errors import (
     CacheError,
     CompilationError,
@@ -23,9 +24,11 @@ __all__ = [
     "CompilationError",
     "CompiledProgram",
     "CompilerNotFoundError",
+    "CudaArtifact",
     "LaunchError",
     "LoweringError",
     "TargetError",
     "UnsupportedTileOpError",
     "compile_program",
+    "lower_cuda",
 ]

@@ -10,6 +10,7 @@ from tvm import tirx
 from .base import CompiledProgram
 from .cpu import compile_cpu
 from .cpu.context import Options
+from .cuda import compile_cuda
 from .errors import TargetError
 
 Target = Literal["cpu", "cuda"]
@@ -54,4 +55,8 @@ def compile_program(
                 f"arch is {arch!r}, expected None for the cpu target, which compiles for the machine at hand"
             )
         return compile_cpu(prim_func, Options(parallel, reverse_parallel, poison), pass_configs)
+    if target == "cuda":
+        if reverse_parallel or poison:
+            raise TargetError("reverse_parallel and poison are checks of the cpu target")
+        return compile_cuda(prim_func, arch, pass_configs)
     raise TargetError(f"target is {target!r}, expected 'cpu' or 'cuda'")

@@ -245,11 +245,11 @@ class _Checker:
                 else sizes[size]
                 if size in sizes
                 else eval(self.compiled[size], {}, sizes)
-            )  # noqa: S307
+            )
             if got[axis] != value:
                 wanted = tuple(
                     n if isinstance(n, int) else eval(self.compiled[n], {}, sizes) for n in expected
-                )  # noqa: S307
+                )
                 raise self._error(what, tuple(got), f"{wanted} = ({', '.join(map(str, expected))})")
 
     def _error(self, parameter: str, got: object, expected: object) -> LaunchError:

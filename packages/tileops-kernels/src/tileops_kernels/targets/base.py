@@ -18,7 +18,7 @@ class CompiledProgram(ABC):
     Attributes:
         signature: the parameters and their dtypes, shapes and symbolic sizes.
         key: the content key under which the program is cached.
-        launcher: ``launcher(*args) -> None``, unchecked.
+        launcher: ``launcher(*args) -> None``, unchecked; reads the symbolic sizes off the tensors.
 
     Raises:
         LaunchError: an argument's count, type, dtype, shape, stride or device does not fit; names the parameter.
@@ -35,6 +35,22 @@ class CompiledProgram(ABC):
     def __call__(self, *args: object) -> None:
         self._check(args, self.device_type)
         self.launcher(*args)
+
+    @abstractmethod
+    def bound(self, *args: object) -> Callable[..., None]:
+        """Check `args`, and fix the symbolic sizes and the device to theirs: an unchecked launcher of addresses.
+
+        Later calls may pass tensors of any shape over the same number of bytes, so callers need no views.
+        Numbers are passed again.
+        """
+
+    @abstractmethod
+    def bound(self, *example_args: object) -> Callable[..., None]:
+        """A launcher for calls whose sizes are those of `example_args`: checks these once, and reads no size again.
+
+        The launcher takes the same number of arguments. Of a tensor it uses only the address (and on CUDA the device), so a tensor of
+        another shape over the same elements will do.
+        """
 
     @property
     @abstractmethod

@@ -17,7 +17,7 @@ from .numeric import CType, ctype
 def _function(name: str, arguments: int | None = None) -> Callable:
     """A C++ function (overloaded for float and double) of the call's first arguments, in the call's own type."""
 
-    def printer(p, call):  # noqa: ANN001, ANN202
+    def printer(p, call):
         t = ctype(call.dtype)
         return f"{name}({', '.join(p.as_type(a, t) for a in list(call.args)[:arguments])})"
 
@@ -29,7 +29,7 @@ def _predicate(name: str) -> Callable:
 
 
 def _template(name: str) -> Callable:
-    def printer(p, call):  # noqa: ANN001, ANN202
+    def printer(p, call):
         t = ctype(call.dtype)
         return f"{name}<{t.value}>({', '.join(p.as_type(a, t) for a in call.args)})"
 
@@ -37,7 +37,7 @@ def _template(name: str) -> Callable:
 
 
 def _operator(symbol: str, arguments: int = 2) -> Callable:
-    def printer(p, call):  # noqa: ANN001, ANN202
+    def printer(p, call):
         t = ctype(call.dtype)
         operands = [p.value(a) for a in list(call.args)[:arguments]]
         return f"({t.value})({f' {symbol} '.join(operands)})"
@@ -48,7 +48,7 @@ def _operator(symbol: str, arguments: int = 2) -> Callable:
 def _nearest(printer: Callable) -> Callable:
     """An operation that names its rounding mode; only to nearest, ties to even, exists here."""
 
-    def checked(p, call):  # noqa: ANN001, ANN202
+    def checked(p, call):
         mode = call.args[-1]
         if isinstance(mode, tirx.StringImm) and str(mode.value) != "rn":
             raise p.ctx.unsupported(call.op.name, f"the rounding mode {mode.value}")
@@ -57,37 +57,37 @@ def _nearest(printer: Callable) -> Callable:
     return checked
 
 
-def _shift_left(p, call):  # noqa: ANN001, ANN202
+def _shift_left(p, call):
     # Through the unsigned type: a bit shifted into the sign is defined on the GPU.
     t = ctype(call.dtype)
     unsigned = t.value if t.value.startswith("u") else f"u{t.value}"
     return f"({t.value})(({unsigned})({p.value(call.args[0])}) << {p.value(call.args[1])})"
 
 
-def _bitwise_not(p, call):  # noqa: ANN001, ANN202
+def _bitwise_not(p, call):
     t = ctype(call.dtype)
     return f"(!{p.value(call.args[0])})" if t.name == "bool" else f"({t.value})(~{p.value(call.args[0])})"
 
 
-def _if_then_else(p, call):  # noqa: ANN001, ANN202
+def _if_then_else(p, call):
     return f"({p.value(call.args[0])} ? {p.value(call.args[1])} : {p.value(call.args[2])})"
 
 
-def _first_argument(p, call):  # noqa: ANN001, ANN202
+def _first_argument(p, call):
     return p.value(call.args[0])
 
 
-def _reinterpret(p, call):  # noqa: ANN001, ANN202
+def _reinterpret(p, call):
     source, target = ctype(call.args[0].dtype), ctype(call.dtype)
     bits = f"tl_bit_cast<{target.storage}>(({source.storage})({p.stored(call.args[0], source)}))"
     return f"tl_load_{target.name}({bits})" if target.narrow else bits
 
 
-def _infinity(p, call):  # noqa: ANN001, ANN202
+def _infinity(p, call):
     return f"({ctype(call.dtype).value})INFINITY"
 
 
-def _integer_pow(p, call):  # noqa: ANN001, ANN202
+def _integer_pow(p, call):
     t = ctype(call.dtype)
     return f"tl_integer_pow<{t.value}>({p.as_type(call.args[0], t)}, {p.value(call.args[1])})"
 
@@ -95,14 +95,14 @@ def _integer_pow(p, call):  # noqa: ANN001, ANN202
 def _builtin(name: str) -> Callable:
     """popcount and clz: an int from the unsigned form of the argument."""
 
-    def printer(p, call):  # noqa: ANN001, ANN202
+    def printer(p, call):
         source = ctype(call.args[0].dtype)
         return f"({ctype(call.dtype).value})tl_{name}((uint{8 * max(4, source.bytes)}_t)({p.value(call.args[0])}))"
 
     return printer
 
 
-def _pointer(p, expr: object) -> tuple[object, str, str]:  # noqa: ANN001
+def _pointer(p, expr: object) -> tuple[object, str, str]:
     """The element that an ``access_ptr`` or ``address_of`` names: its storage, lvalue and guard."""
     if isinstance(expr, tirx.Call) and expr.op.name in ("tl.access_ptr", "tirx.address_of"):
         load = expr.args[0]
@@ -119,7 +119,7 @@ def _load_narrow(t: CType, element: str) -> str:
 def exchange(operation: str) -> Callable:
     """An atomic read-modify-write; a value-less one is a statement. Programs that use one run their grid in order."""
 
-    def printer(p, call):  # noqa: ANN001, ANN202
+    def printer(p, call):
         storage, element, guard = _pointer(p, call.args[0])
         p.ctx.uses_atomics = True
         t = storage.ctype
@@ -133,17 +133,43 @@ def exchange(operation: str) -> Callable:
     return printer
 
 
-def _atomic_load(p, call):  # noqa: ANN001, ANN202
+def _atomic_load(p, call):
     storage, element, guard = _pointer(p, call.args[0])
     p.ctx.uses_atomics = True
     code = _load_narrow(storage.ctype, element)
     return f"({guard} ? {code} : ({storage.ctype.value})0)" if guard else code
 
 
-_UNARY = (
-    "exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sigmoid tanh tan sin cos sinh cosh asin acos atan asinh acosh atanh erf "
-    "floor ceil trunc round nearbyint"
-).split()
+_UNARY = [
+    "exp",
+    "exp2",
+    "exp10",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "sigmoid",
+    "tanh",
+    "tan",
+    "sin",
+    "cos",
+    "sinh",
+    "cosh",
+    "asin",
+    "acos",
+    "atan",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "nearbyint",
+]
 
 CALLS: Final[dict[str, Callable]] = {
     **{f"tirx.{name}": _function(f"tl_{name}") for name in _UNARY},

@@ -20,11 +20,113 @@ from .ranges import Ranges, children, key
 STACK_BYTES: Final = 1024
 ALIGNMENT: Final = 64
 _RESERVED: Final = frozenset(
-    "alignas alignof and asm auto bitand bitor bool break case catch char class compl const continue default delete do double else enum "
-    "explicit export extern false final float for friend goto if inline int int8_t int16_t int32_t int64_t long mutable namespace new not "
-    "operator or private protected public register return short signed sizeof static struct switch template this throw true try typedef "
-    "typeid typename uint8_t uint16_t uint32_t uint64_t union unsigned using virtual void volatile while xor main y0 y1 yn j0 j1 jn gamma "
-    "exp log sin cos tan pow sqrt erf floor ceil round trunc abs div index signbit free malloc abort exit time".split()
+    [
+        "alignas",
+        "alignof",
+        "and",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "compl",
+        "const",
+        "continue",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "final",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "int8_t",
+        "int16_t",
+        "int32_t",
+        "int64_t",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "not",
+        "operator",
+        "or",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "uint8_t",
+        "uint16_t",
+        "uint32_t",
+        "uint64_t",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "while",
+        "xor",
+        "main",
+        "y0",
+        "y1",
+        "yn",
+        "j0",
+        "j1",
+        "jn",
+        "gamma",
+        "exp",
+        "log",
+        "sin",
+        "cos",
+        "tan",
+        "pow",
+        "sqrt",
+        "erf",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "abs",
+        "div",
+        "index",
+        "signbit",
+        "free",
+        "malloc",
+        "abort",
+        "exit",
+        "time",
+    ]
 )
 
 
@@ -81,7 +183,9 @@ class Context:
         self.storage: dict[int, Storage] = {}
         self.data_storage: dict[int, Storage] = {}
         self.thread_variables: set[int] = set()
-        self.inlined: dict[int, object] = {}  # definitions that come before what they use (T.Persistent), printed at each use
+        self.inlined: dict[
+            int, object
+        ] = {}  # definitions that come before what they use (T.Persistent), printed at each use
         self.reducers: dict[int, str] = {}
         self.nest: Nest | None = None
         self.arena_bytes = 0
@@ -144,7 +248,7 @@ class Context:
         offset = buffer.elem_offset
         offset = (
             None
-            if isinstance(offset, tirx.IntImm) and offset.value == 0 or isinstance(offset, tirx.Var)
+            if (isinstance(offset, tirx.IntImm) and offset.value == 0) or isinstance(offset, tirx.Var)
             else offset
         )
         return self._register(

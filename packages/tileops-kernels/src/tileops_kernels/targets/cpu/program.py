@@ -64,6 +64,7 @@ class _ProgramPrinter:
         parallel = ctx.options.parallel and not ctx.uses_atomics
         lines = [
             '#include "support.h"',
+            *_extra_headers(self.functions),
             f"#define TL_ARENA_BYTES ((size_t){max(64, ctx.arena_bytes)})",
             f"#define TL_PARALLEL {int(parallel)}",
             *self.functions,
@@ -117,6 +118,12 @@ class _ProgramPrinter:
         self.launches += _launch(
             block, passed, [(name, extent) for (_, name), extent in zip(indices, extents, strict=True)]
         )
+
+
+def _extra_headers(functions: Sequence[str]) -> list[str]:
+    # The tables of the trigonometric functions are left out of programs that have no use for them.
+    used = any("tl_sin(" in line or "tl_cos(" in line for line in functions)
+    return ['#include "support_trig.h"'] if used else []
 
 
 def _grid(stmt: object) -> tuple[list[tirx.For], object]:

@@ -26,13 +26,37 @@ _NO_OPERATION: Final = frozenset(
         "tirx.ptx_wait_group",
         *(
             f"tl.{name}"
-            for name in (
-                "sync_warp fence_proxy_async warpgroup_arrive warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand wait_wgmma "
-                "set_max_nreg no_set_max_nreg annotate_producer_reg_dealloc annotate_consumer_reg_alloc pdl_trigger pdl_sync "
-                "ptx_commit_group ptx_wait_group tma_store_arrive tma_store_wait mbarrier_wait_parity mbarrier_expect_tx "
-                "ptx_arrive_barrier cluster_sync cluster_arrive cluster_arrive_relaxed cluster_wait tcgen05_before_thread_sync "
-                "tcgen05_after_thread_sync ptx_cp_async_barrier_noinc ptx_fence_barrier_init named_barrier_arrive"
-            ).split()
+            for name in [
+                "sync_warp",
+                "fence_proxy_async",
+                "warpgroup_arrive",
+                "warpgroup_commit_batch",
+                "warpgroup_wait",
+                "warpgroup_fence_operand",
+                "wait_wgmma",
+                "set_max_nreg",
+                "no_set_max_nreg",
+                "annotate_producer_reg_dealloc",
+                "annotate_consumer_reg_alloc",
+                "pdl_trigger",
+                "pdl_sync",
+                "ptx_commit_group",
+                "ptx_wait_group",
+                "tma_store_arrive",
+                "tma_store_wait",
+                "mbarrier_wait_parity",
+                "mbarrier_expect_tx",
+                "ptx_arrive_barrier",
+                "cluster_sync",
+                "cluster_arrive",
+                "cluster_arrive_relaxed",
+                "cluster_wait",
+                "tcgen05_before_thread_sync",
+                "tcgen05_after_thread_sync",
+                "ptx_cp_async_barrier_noinc",
+                "ptx_fence_barrier_init",
+                "named_barrier_arrive",
+            ]
         ),
     }
 )
@@ -167,7 +191,7 @@ class StatementPrinter:
             self.ctx.lines.extend(guarded)
 
     @contextmanager
-    def _in_nest(self, nest: Nest):  # noqa: ANN202
+    def _in_nest(self, nest: Nest):
         self.ctx.nest = nest
         yield
         self.ctx.nest = None
@@ -227,7 +251,9 @@ class StatementPrinter:
         elif name in CALLS:
             self.ctx.line(f"{CALLS[name](self.expressions, call)};")
         else:
-            raise self.ctx.unsupported(f"T.{name.removeprefix('tl.tileop.')}" if name.startswith("tl.tileop.") else name)
+            raise self.ctx.unsupported(
+                f"T.{name.removeprefix('tl.tileop.')}" if name.startswith("tl.tileop.") else name
+            )
 
     def _break(self, _call: tirx.Call) -> None:
         self.ctx.line("break;")
@@ -255,9 +281,7 @@ def _footprint(loop: object) -> tuple[set[int], set[int]]:
     def visit(node: object) -> None:
         if isinstance(node, tirx.For):
             variables.add(key(node.loop_var))
-        elif isinstance(node, tirx.Bind):
-            variables.add(key(node.var))
-        elif isinstance(node, tirx.Let):
+        elif isinstance(node, tirx.Bind) or isinstance(node, tirx.Let):
             variables.add(key(node.var))
         elif isinstance(node, tirx.BufferStore):
             written.add(key(node.buffer.data))

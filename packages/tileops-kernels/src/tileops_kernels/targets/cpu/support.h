@@ -15,6 +15,9 @@ template <typename To, typename From> TL_INLINE To tl_bit_cast(From from) {
   To to; memcpy(&to, &from, sizeof(To)); return to;
 }
 
+// A choice without a branch: the compiler turns some chains of ?: on one value into jumps, and then does not vectorise.
+TL_INLINE uint32_t tl_blend(bool condition, uint32_t yes, uint32_t no) { return no ^ ((yes ^ no) & -(uint32_t)condition); }
+
 // ---- narrow floats --------------------------------------------------------------------------------------------------------
 // E exponent bits, M mantissa bits. FINITE: no infinities, one NaN (e4m3fn). SATURATE: finite overflow and infinities go to the
 // largest finite value, as the CUDA conversions to fp8 do. Branch-free, so that the compiler vectorises every loop around them.
@@ -26,27 +29,28 @@ template <int E, int M, bool FINITE, bool SATURATE> struct tl_narrow {
   static constexpr uint32_t INFINITE = FINITE ? MAGNITUDE : EXPONENT;
   static constexpr uint32_t NOT_A_NUMBER = FINITE ? MAGNITUDE : EXPONENT | (1u << (M - 1));
   static constexpr uint32_t LARGEST = FINITE ? MAGNITUDE - 1 : EXPONENT - 1;
+  static constexpr uint32_t OVERFLOWN = SATURATE ? LARGEST : INFINITE;
 
   TL_INLINE float decode(uint32_t b) {
     uint32_t a = b & MAGNITUDE;
     // Placing the fields gives the value times 2^(BIAS-127), exactly, subnormals included.
     uint32_t u = tl_bits(tl_float(a << SHIFT) * tl_float((uint32_t)(254 - BIAS) << 23));
     uint32_t special = FINITE ? 0x7fc00000u : 0x7f800000u | ((a & ~EXPONENT) << SHIFT);
-    u = a >= INFINITE ? special : u;
+    u = tl_blend(a >= INFINITE, special, u);
     return tl_float(u | (b >> (E + M)) << 31);
   }
 
   TL_INLINE uint32_t encode(float x) {
     uint32_t u = tl_bits(x), a = u & 0x7fffffffu;
-    uint32_t normal = ((a + ((1u << (SHIFT - 1)) - 1) + ((a >> SHIFT) & 1)) >> SHIFT) - ((uint32_t)(127 - BIAS) << M);
+    // One addition moves the exponent to its new bias and rounds; a carry into the exponent is the right carry.
+    uint32_t normal = (a + (((1u << (SHIFT - 1)) - 1) - ((uint32_t)(127 - BIAS) << 23)) + ((a >> SHIFT) & 1)) >> SHIFT;
     // Adding a power of two whose last place is the smallest subnormal rounds to it, ties to even.
-    float magic = tl_float((uint32_t)(127 + 23 + 1 - BIAS - M) << 23);
+    const float magic = tl_float((uint32_t)(127 + 23 + 1 - BIAS - M) << 23);
     uint32_t subnormal = tl_bits(tl_float(a) + magic) - tl_bits(magic);
-    uint32_t r = a < ((uint32_t)(128 - BIAS) << 23) ? subnormal : normal;
-    uint32_t over = SATURATE ? LARGEST : INFINITE;
-    // Compared before rounding too: above 2^(E max + 1) `normal` may have wrapped.
-    r = (r > LARGEST) | (a >= 0x7f800000u) ? over : r;
-    r = a > 0x7f800000u ? NOT_A_NUMBER : r;
+    uint32_t r = tl_blend(a < ((uint32_t)(128 - BIAS) << 23), subnormal, normal);
+    if (SATURATE || FINITE) r = tl_blend(r > LARGEST, OVERFLOWN, r);  // otherwise rounding past the largest value already gives infinity
+    uint32_t special = tl_blend(a > 0x7f800000u, NOT_A_NUMBER, OVERFLOWN);
+    r = tl_blend(a >= ((uint32_t)(127 - BIAS + (1 << E) - !FINITE) << 23), special, r);
     return r | (u >> 31) << (E + M);
   }
 };
@@ -65,7 +69,7 @@ TL_INLINE float tl_load_bfloat16(uint16_t b) { return tl_float((uint32_t)b << 16
 TL_INLINE uint16_t tl_store_bfloat16(float x) {
   uint32_t u = tl_bits(x);
   uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
-  return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded);
+  return (uint16_t)tl_blend((u & 0x7fffffffu) > 0x7f800000u, (u >> 16) | 0x40u, rounded);
 }
 
 // e8m0: an exponent alone, always positive, 255 is NaN.
@@ -96,14 +100,16 @@ TL_INLINE float tl_to_odd(double x) {
 
 // ---- elementary operations ------------------------------------------------------------------------------------------------
 // fmax and fmin of CUDA: a NaN operand is dropped. The _nan forms keep it.
-template <typename T> TL_INLINE T tl_max(T a, T b) { return a > b || b != b ? a : b; }
-template <typename T> TL_INLINE T tl_min(T a, T b) { return a < b || b != b ? a : b; }
-template <typename T> TL_INLINE T tl_max_nan(T a, T b) { return a > b || a != a ? a : b; }
-template <typename T> TL_INLINE T tl_min_nan(T a, T b) { return a < b || a != a ? a : b; }
+template <typename T> TL_INLINE T tl_max(T a, T b) { T r = a > b ? a : b; return b != b ? a : r; }
+template <typename T> TL_INLINE T tl_min(T a, T b) { T r = a < b ? a : b; return b != b ? a : r; }
+template <typename T> TL_INLINE T tl_max_nan(T a, T b) { T r = a > b ? a : b; return a != a ? a : r; }
+template <typename T> TL_INLINE T tl_min_nan(T a, T b) { T r = a < b ? a : b; return a != a ? a : r; }
 template <typename T> TL_INLINE T tl_clamp(T x, T lo, T hi) {
-  T above = x < lo || lo != lo ? lo : x;
-  T inside = above > hi || hi != hi ? hi : above;
-  return x != x ? x : inside;
+  T r = x < lo ? lo : x;
+  r = lo != lo ? lo : r;
+  r = r > hi ? hi : r;
+  r = hi != hi ? hi : r;
+  return x != x ? x : r;
 }
 // A zero divisor would kill the process; CUDA returns all ones.
 template <typename T> TL_INLINE T tl_div(T a, T b) { return b == 0 ? (T)-1 : (T)(a / b); }

@@ -126,44 +126,77 @@ class CpuProgram(CompiledProgram):
             raise CompilationError(
                 f"{signature.program}: the compiled library does not load: {error}", self._source
             ) from error
-        self.launcher = self._make_launcher(getattr(self._library, ENTRY_POINT))
+        self._function = getattr(self._library, ENTRY_POINT)
+        self.launcher = self._make_launcher(self._function)
 
     @property
     def source(self) -> str:
         """The generated C++."""
         return self._source
 
-    def _make_launcher(self, function: Callable[..., int]) -> Callable[..., None]:
-        parameters, dimensions = self.signature.parameters, self.signature.dimensions
-        tensors = [isinstance(p, TensorParameter) for p in parameters]
-        function.restype = ctypes.c_int
-        function.argtypes = [
-            ctypes.c_int,
-            *(
-                ctypes.c_void_p if is_tensor else _scalar_type(p)
-                for is_tensor, p in zip(tensors, parameters, strict=True)
-            ),
-            *(_SCALARS[d.dtype] for d in dimensions),
-        ]
-        sizes = [(d.parameter, d.axis) for d in dimensions if not d.is_stride]
-        strides = [(d.parameter, d.axis) for d in dimensions if d.is_stride]
-        in_order = sizes + strides == [(d.parameter, d.axis) for d in dimensions]
-        threads, check = torch.get_num_threads, self._check_status
+    def bound(self, *args: object) -> Callable[..., None]:
+        """See `CompiledProgram.bound`."""
+        self._check(args, self.device_type)
+        sizes = tuple(d.read(args) for d in self.signature.dimensions)
+        tensors = [isinstance(p, TensorParameter) for p in self.signature.parameters]
+        function, threads, check = self._function, torch.get_num_threads, self._check_status
 
         def launch(*args: object) -> None:
             values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
-            if in_order:
-                values += [args[i].shape[axis] for i, axis in sizes]
-                values += [args[i].stride(axis) for i, axis in strides]
-            else:
-                values += [d.read(args) for d in dimensions]
-            status = function(threads(), *values)
+            status = function(threads(), *values, *sizes)
             if status:
                 check(status)
 
         return launch
 
-    def _check_status(self, status: int) -> None:
+    def _make_launcher(self, function: Callable[..., int]) -> Callable[..., None]:
+        parameters, dimensions = self.signature.parameters, self.signature.dimensions
+        function.restype = ctypes.c_int
+        function.argtypes = [
+            ctypes.c_int,
+            *(ctypes.c_void_p if isinstance(p, TensorParameter) else _scalar_type(p) for p in parameters),
+            *(_SCALARS[d.dtype] for d in dimensions),
+        ]
+        self._function = function
+        tensors = tuple(isinstance(p, TensorParameter) for p in parameters)
+        threads, failed = torch.get_num_threads, self._fail
+
+        def launch(*args: object) -> None:
+            values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
+            for d in dimensions:
+                values.append(
+                    args[d.parameter].stride(d.axis) if d.is_stride else args[d.parameter].shape[d.axis]
+                )
+            status = function(threads(), *values)
+            if status:
+                failed(status)
+
+        return launch
+
+    def bound(self, *example_args: object) -> Callable[..., None]:
+        self._check(example_args, self.device_type)
+        parameters, function = self.signature.parameters, self._function
+        sizes = tuple(d.read(example_args) for d in self.signature.dimensions)
+        threads, failed = torch.get_num_threads, self._fail
+        if all(isinstance(p, TensorParameter) for p in parameters):
+
+            def launch(*args: torch.Tensor) -> None:
+                status = function(threads(), *[a.data_ptr() for a in args], *sizes)
+                if status:
+                    failed(status)
+
+            return launch
+        tensors = tuple(isinstance(p, TensorParameter) for p in parameters)
+
+        def launch_with_scalars(*args: object) -> None:
+            values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
+            status = function(threads(), *values, *sizes)
+            if status:
+                failed(status)
+
+        return launch_with_scalars
+
+    def _fail(self, status: int) -> None:
         if status == OUT_OF_MEMORY:
             raise MemoryError(f"{self.signature.program}: no memory for the blocks' working storage")
         raise TargetError(f"{self.signature.program}: {self._asserts[status - OUT_OF_MEMORY - 1]}")

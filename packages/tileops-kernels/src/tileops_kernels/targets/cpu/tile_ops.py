@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from tvm import tirx
 
-from .context import Storage
 from .numeric import CTYPES, CType, ctype
 from .ranges import key
 

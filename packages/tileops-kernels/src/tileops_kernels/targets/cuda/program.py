@@ -1,0 +1,191 @@
+"""Compile a tile program for a GPU, through the on-disk cache, and launch it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import tilelang
+import torch
+from tvm import tirx
+
+from ...memo import Memo
+from .. import arguments, cache
+from ..arguments import Signature, TensorParameter
+from ..base import CompiledProgram
+from ..errors import CompilationError, TargetError
+from .artifact import Resources, parse_resources
+from .lowering import lower
+from .toolkit import FLAGS, architecture_flags, find_toolkit, pass_flags
+
+_LIBRARY: Final = "program.so"
+_SOURCE: Final = "program.cu"
+_SCALARS: Final = {
+    "bool": ctypes.c_int8,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+    **{
+        f"{sign}int{bits}": getattr(ctypes, f"c_{sign}int{bits}")
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+
+_programs = Memo()
+
+
+def current_arch() -> str:
+    """The architecture of the current device, such as `sm_90a`; raises `TargetError` without one."""
+    if not torch.cuda.is_available():
+        raise TargetError(
+            "no CUDA device is visible; name an architecture, such as arch='sm_90a', to compile"
+        )
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def compile_cuda(
+    func: tirx.PrimFunc, arch: str | None = None, pass_configs: Mapping[str, object] | None = None
+) -> CudaProgram:
+    """Compile, or take from the cache. Of threads that ask for one program at once, one compiles it."""
+    arch, configs, toolkit = arch or current_arch(), dict(pass_configs or {}), find_toolkit()
+    parts = (func.script(show_meta=True), arch, repr(sorted(configs.items())), toolkit.version, *FLAGS)
+    key = cache.digest(_fingerprint(), *parts)
+
+    def make() -> CudaProgram:
+        signature = Signature.of(func)
+        build = functools.partial(_build, func, signature, arch, configs)
+        return CudaProgram(signature, key, cache.load("cuda", key) or cache.publish("cuda", key, build))
+
+    return _programs.get(key, make)
+
+
+def _build(
+    func: tirx.PrimFunc, signature: Signature, arch: str, configs: Mapping[str, object], work: Path
+) -> Mapping[str, object]:
+    code, toolkit = lower(func, arch, configs), find_toolkit()
+    source = work / _SOURCE
+    source.write_text(code.library)
+    flags = (*architecture_flags(arch), *pass_flags(configs), "--shared", "-Xcompiler", "-fPIC")
+    report = toolkit.run([str(source), "-o", str(work / _LIBRARY), *flags], code.library)
+    return {
+        "program": signature.program,
+        "compiler": toolkit.version,
+        "arch": arch,
+        "resources": asdict(parse_resources(report)),
+        "dynamic_shared_bytes": code.dynamic_shared_bytes,
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _fingerprint() -> str:
+    """What generates the code is part of what a library's content depends on."""
+    sha = hashlib.sha256(tilelang.__version__.encode())
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(arguments.__file__)):
+        sha.update(path.name.encode() + path.read_bytes())
+    return sha.hexdigest()
+
+
+class CudaProgram(CompiledProgram):
+    """A tile program that runs on CUDA tensors, on their device and on torch's current stream there.
+
+    Attributes:
+        resources: registers, shared memory and spills, as ptxas reported them.
+    """
+
+    device_type = "cuda"
+
+    def __init__(self, signature: Signature, key: str, entry: cache.CacheEntry) -> None:
+        super().__init__(signature, key)
+        self._source = entry.file(_SOURCE).read_text()
+        self.resources = Resources(**entry.meta["resources"])
+        try:
+            self._library = ctypes.CDLL(str(entry.file(_LIBRARY)))
+        except OSError as error:
+            raise CompilationError(
+                f"{signature.program}: the compiled library does not load: {error}", self._source
+            ) from error
+        self._library.get_last_error.restype = ctypes.c_char_p
+        self._ready: set[int] = set()
+        # The order in which the generated function takes sizes: shapes of all tensors, then strides.
+        self._dimensions = tuple(sorted(signature.dimensions, key=lambda d: d.is_stride))
+        self._tensors = tuple(isinstance(p, TensorParameter) for p in signature.parameters)
+        if True not in self._tensors:
+            raise TargetError(f"{signature.program}: a program without a tensor has no device to run on")
+        self._first_tensor = self._tensors.index(True)
+        self._function = self._bind_function()
+
+    @property
+    def source(self) -> str:
+        """The generated CUDA C++, the host function included."""
+        return self._source
+
+    def bound(self, *args: object) -> Callable[..., None]:
+        """Fix the symbolic sizes and the device to those of `args`: a launcher that reads only addresses.
+
+        Later calls may pass tensors of any shape with the same bytes, so callers need no views.
+        """
+        self._check(args, self.device_type)
+        index = args[self._first_tensor].device.index
+        return self._launch_on(index, tuple(d.read(args) for d in self._dimensions))
+
+    @functools.cached_property
+    def launcher(self) -> Callable[..., None]:
+        """The unchecked launch; sizes and device are read off the tensors."""
+        first, dimensions, launches = self._first_tensor, self._dimensions, self._launch_on
+
+        def launch(*args: object) -> None:
+            launches(args[first].device.index, tuple(d.read(args) for d in dimensions))(*args)
+
+        return launch
+
+    def _launch_on(self, index: int, sizes: tuple[int, ...]) -> Callable[..., None]:
+        """A launch on device `index` with given sizes."""
+        if index not in self._ready:
+            self._prepare(index)
+        tensors, function, fail = self._tensors, self._function, self._fail
+        stream, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
+
+        def launch(*args: object) -> None:
+            values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
+            if current() == index:
+                status = function(*values, *sizes, stream(index))
+            else:
+                with torch.cuda.device(index):
+                    status = function(*values, *sizes, stream(index))
+            if status:
+                fail()
+
+        return launch
+
+    def _bind_function(self) -> Callable[..., int]:
+        parameters = self.signature.parameters
+        for p in parameters:
+            if not isinstance(p, TensorParameter) and p.dtype not in _SCALARS:
+                raise TargetError(
+                    f"{self.signature.program}: {p.name} is {p.dtype}, expected one of {list(_SCALARS)}"
+                )
+        function = self._library.call
+        function.restype = ctypes.c_int
+        function.argtypes = [
+            *(ctypes.c_void_p if isinstance(p, TensorParameter) else _SCALARS[p.dtype] for p in parameters),
+            *(_SCALARS[d.dtype] for d in self._dimensions),
+            ctypes.c_void_p,
+        ]
+        return function
+
+    def _prepare(self, index: int) -> None:
+        """Raise the kernels' shared-memory limit on a device; doing it twice is harmless."""
+        with torch.cuda.device(index):
+            if self._library.init():
+                self._fail()
+        self._ready.add(index)
+
+    def _fail(self) -> None:
+        message = self._library.get_last_error().decode(errors="replace")
+        raise TargetError(f"{self.signature.program}: {message}")

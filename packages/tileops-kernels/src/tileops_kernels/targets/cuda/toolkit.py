@@ -1,0 +1,81 @@
+"""Finds nvcc and runs it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+
+from ..errors import CompilationError, CompilerNotFoundError
+
+# TileLang's templates need C++20; `-Xptxas -v` makes every build report registers, shared memory and spills.
+FLAGS: Final = ("-std=c++20", "-O3", "-w", "-lineinfo", "--expt-relaxed-constexpr", "-Xptxas", "-v")
+_HOMES: Final = ("CUDA_HOME", "CUDA_PATH")
+_PIP_FOLDERS: Final = ("nvidia/cu13", "nvidia/cuda_nvcc")
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A CUDA compiler: its path, and its version as it prints it."""
+
+    nvcc: str
+    version: str
+
+    def run(self, arguments: Sequence[str], source: str) -> str:
+        """Run nvcc and return what it printed.
+
+        Raises:
+            CompilationError: nvcc refused the code; carries its messages and the source.
+        """
+        includes = (f"-I{TILELANG_TEMPLATE_PATH}", f"-I{CUTLASS_INCLUDE_DIR}")
+        done = subprocess.run([self.nvcc, *FLAGS, *includes, *arguments], capture_output=True, text=True)
+        if done.returncode:
+            raise CompilationError(f"nvcc refused the generated code:\n{done.stderr[-4000:]}", source)
+        return done.stdout + done.stderr
+
+
+def find_toolkit() -> Toolkit:
+    """Find nvcc: `$CUDA_HOME`, `$CUDA_PATH`, `PATH`, then a pip-installed one.
+
+    Raises:
+        CompilerNotFoundError: there is none; says what to install.
+    """
+    candidates = [Path(os.environ[name]) / "bin/nvcc" for name in _HOMES if os.environ.get(name)]
+    on_path = shutil.which("nvcc")
+    candidates += [Path(on_path)] if on_path else []
+    candidates += [Path("/usr/local/cuda/bin/nvcc")]
+    candidates += [Path(sysconfig.get_paths()["purelib"]) / folder / "bin/nvcc" for folder in _PIP_FOLDERS]
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK):
+            return Toolkit(str(candidate), _version(str(candidate)))
+    raise CompilerNotFoundError(
+        "no CUDA compiler found; install the CUDA toolkit and put nvcc on PATH (or set CUDA_HOME), "
+        "or `pip install nvidia-cuda-nvcc nvidia-cuda-cccl`"
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _version(nvcc: str) -> str:
+    printed = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"release [\d.]+, (V[\d.]+)", printed)
+    return found.group(1) if found else printed.strip()
+
+
+def architecture_flags(arch: str) -> tuple[str, ...]:
+    """Machine code for exactly one architecture: `sm_90a` -> `-gencode arch=compute_90a,code=sm_90a`."""
+    return ("-gencode", f"arch={arch.replace('sm_', 'compute_')},code={arch}")
+
+
+def pass_flags(pass_configs: Mapping[str, object]) -> tuple[str, ...]:
+    """What TileLang's pass options ask of nvcc."""
+    flags = tuple(str(flag) for flag in pass_configs.get("tl.device_compile_flags") or ())
+    return (*flags, "--use_fast_math") if pass_configs.get("tl.enable_fast_math") else flags
