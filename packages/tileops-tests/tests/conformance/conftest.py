@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from tileops_kernels.targets import compile_program
 
 

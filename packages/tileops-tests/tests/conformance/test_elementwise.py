@@ -330,7 +330,9 @@ def test_comparisons_and_selection(run, dtype):
                 y[4, i] = T.cast(a[i] == b[i], "int32")
                 y[5, i] = T.cast(a[i] != b[i], "int32")
                 y[6, i] = T.cast(T.isnan(T.cast(a[i], "float32")), "int32")
-                y[7, i] = T.cast(T.And(a[i] > T.cast(0, dtype), T.Not(T.isnan(T.cast(b[i], "float32")))), "int32")
+                y[7, i] = T.cast(
+                    T.And(a[i] > T.cast(0, dtype), T.Not(T.isnan(T.cast(b[i], "float32")))), "int32"
+                )
 
     a, b = samples(dtype, seed=1), samples(dtype, seed=2).flip(0)
     b[N // 2 :] = a[N // 2 :]

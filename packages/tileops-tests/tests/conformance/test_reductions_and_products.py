@@ -69,9 +69,17 @@ def gemm(dtype, accumulate, out, transpose_a, transpose_b, block_m=32, block_n=3
 )
 def test_gemm_of_floats(run, target, dtype, transpose_a, transpose_b):
     m, n, k = 50, 70, 90
-    a, b = values((k, m) if transpose_a else (m, k), dtype), values((n, k) if transpose_b else (k, n), dtype, seed=1)
+    a, b = (
+        values((k, m) if transpose_a else (m, k), dtype),
+        values((n, k) if transpose_b else (k, n), dtype, seed=1),
+    )
     out = "float32" if dtype.startswith("float8") else dtype
-    *_, c = run(gemm(dtype, "float32", out, transpose_a, transpose_b), a, b, torch.empty(m, n, dtype=getattr(torch, out)))
+    *_, c = run(
+        gemm(dtype, "float32", out, transpose_a, transpose_b),
+        a,
+        b,
+        torch.empty(m, n, dtype=getattr(torch, out)),
+    )
     a, b = (a.T if transpose_a else a).double(), (b.T if transpose_b else b).double()
     tensor_core_float32 = target == "cuda" and dtype == "float32"
     assert close(c, a @ b, a.abs() @ b.abs(), k, "float16" if tensor_core_float32 else "float32")
@@ -85,7 +93,9 @@ def test_gemm_of_integers_is_exact(run):
 
 def test_gemm_into_a_narrow_accumulator_starts_from_what_is_there(run):
     @T.prim_func
-    def program(a: T.Tensor((32, 64), "float16"), b: T.Tensor((64, 32), "float16"), c: T.Tensor((32, 32), "float16")):
+    def program(
+        a: T.Tensor((32, 64), "float16"), b: T.Tensor((64, 32), "float16"), c: T.Tensor((32, 32), "float16")
+    ):
         with T.Kernel(1, threads=128):
             a_shared = T.alloc_shared((32, 64), "float16")
             b_shared = T.alloc_shared((64, 32), "float16")
@@ -104,7 +114,11 @@ def test_gemm_into_a_narrow_accumulator_starts_from_what_is_there(run):
 
 def test_gemm_on_planes_with_clear_and_a_fragment_operand(run):
     @T.prim_func
-    def program(a: T.Tensor((2, 32, 64), "bfloat16"), b: T.Tensor((2, 64, 32), "bfloat16"), c: T.Tensor((32, 32), "float32")):
+    def program(
+        a: T.Tensor((2, 32, 64), "bfloat16"),
+        b: T.Tensor((2, 64, 32), "bfloat16"),
+        c: T.Tensor((32, 32), "float32"),
+    ):
         with T.Kernel(1, threads=128):
             a_shared = T.alloc_shared((2, 32, 64), "bfloat16")
             a_frag = T.alloc_fragment((32, 64), "bfloat16")
@@ -189,7 +203,9 @@ def test_reduction_into_a_wider_dtype(run):
 
 def test_reduction_that_goes_on_from_the_output_and_keeps_the_dimension(run):
     @T.prim_func
-    def program(x: T.Tensor((2, 32, 64), "float32"), y: T.Tensor((32, 1), "float32"), z: T.Tensor((32,), "float32")):
+    def program(
+        x: T.Tensor((2, 32, 64), "float32"), y: T.Tensor((32, 1), "float32"), z: T.Tensor((32,), "float32")
+    ):
         with T.Kernel(1, threads=64):
             tile = T.alloc_fragment((32, 64), "float32")
             total = T.alloc_fragment((32, 1), "float32")
@@ -277,7 +293,10 @@ def scan(operation, dim, reverse, shared, dtype="float32"):
     return program
 
 
-@pytest.mark.parametrize(("dim", "reverse", "shared"), [(0, False, True), (1, False, True), (1, True, True), (0, True, True), (1, False, False)])
+@pytest.mark.parametrize(
+    ("dim", "reverse", "shared"),
+    [(0, False, True), (1, False, True), (1, True, True), (0, True, True), (1, False, False)],
+)
 def test_cumulative_sum(run, dim, reverse, shared):
     x = values((32, 64))
     _, y = run(scan(T.cumsum, dim, reverse, shared), x, torch.empty_like(x))
@@ -295,7 +314,9 @@ def test_cumulative_maximum(run):
 @pytest.mark.parametrize(("op", "reference"), [("sum", torch.sum), ("max", torch.amax), ("min", torch.amin)])
 def test_reducer_fed_by_a_parallel_loop(run, op, reference):
     @T.prim_func
-    def program(x: T.Tensor((4, 32, 64), "float32"), y: T.Tensor((64,), "float32"), z: T.Tensor((1,), "float32")):
+    def program(
+        x: T.Tensor((4, 32, 64), "float32"), y: T.Tensor((64,), "float32"), z: T.Tensor((1,), "float32")
+    ):
         with T.Kernel(1, threads=64):
             tile = T.alloc_shared((32, 64), "float32")
             columns = T.alloc_reducer((64,), "float32", op=op)
@@ -319,7 +340,12 @@ def test_reducer_fed_by_a_parallel_loop(run, op, reference):
     _, y, z = run(program, x, torch.empty(64), torch.empty(1))
     exact, scale = reference(x.double(), (0, 1)), x.double().abs().sum((0, 1))
     assert close(y, exact, scale if op == "sum" else 0 * scale, 128)
-    assert close(z, reference(x.double()).view(1), x.double().abs().sum().view(1) if op == "sum" else torch.zeros(1), 8192)
+    assert close(
+        z,
+        reference(x.double()).view(1),
+        x.double().abs().sum().view(1) if op == "sum" else torch.zeros(1),
+        8192,
+    )
 
 
 def test_argmax_takes_the_first_of_equals(run):
@@ -351,7 +377,12 @@ def attention(heads, dim, causal, block_m=32, block_n=32):
     shape = (batch, length, heads, dim)
 
     @T.prim_func
-    def program(q: T.Tensor(shape, "bfloat16"), k: T.Tensor(shape, "bfloat16"), v: T.Tensor(shape, "bfloat16"), o: T.Tensor(shape, "bfloat16")):
+    def program(
+        q: T.Tensor(shape, "bfloat16"),
+        k: T.Tensor(shape, "bfloat16"),
+        v: T.Tensor(shape, "bfloat16"),
+        o: T.Tensor(shape, "bfloat16"),
+    ):
         with T.Kernel(T.ceildiv(length, block_m), heads, batch, threads=128) as (bx, h, b):
             q_shared = T.alloc_shared((block_m, dim), "bfloat16")
             k_shared = T.alloc_shared((block_n, dim), "bfloat16")
@@ -371,7 +402,9 @@ def attention(heads, dim, causal, block_m=32, block_n=32):
             for step in T.serial(T.ceildiv(length, block_n)):
                 T.copy(k[b, step * block_n : (step + 1) * block_n, h, :], k_shared)
                 for i, j in T.Parallel(block_m, block_n):
-                    hidden = (step * block_n + j >= length) | ((step * block_n + j > bx * block_m + i) if causal else False)
+                    hidden = (step * block_n + j >= length) | (
+                        (step * block_n + j > bx * block_m + i) if causal else False
+                    )
                     scores[i, j] = T.if_then_else(hidden, -T.infinity("float32"), 0)
                 T.gemm(q_shared, k_shared, scores, transpose_B=True)
                 T.copy(greatest, before)
@@ -401,6 +434,8 @@ def test_flash_attention(run, causal):
     *_, o = run(attention(3, 32, causal), q, k, v, torch.empty_like(q))
     wide = [t.double().transpose(1, 2) for t in (q, k, v)]
     exact = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal).transpose(1, 2)
-    scale = torch.nn.functional.scaled_dot_product_attention(wide[0], wide[1], wide[2].abs(), is_causal=causal).transpose(1, 2)
+    scale = torch.nn.functional.scaled_dot_product_attention(
+        wide[0], wide[1], wide[2].abs(), is_causal=causal
+    ).transpose(1, 2)
     # The weights pass through bfloat16: each term of the sum is rounded once.
     assert ((o.double() - exact).abs() <= 2**-8 * exact.abs() + 2**-8 * scale + 1e-5).all()

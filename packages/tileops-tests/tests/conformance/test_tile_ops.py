@@ -7,7 +7,18 @@ import pytest
 import tilelang.language as T
 import torch
 
-DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float64", "int8", "int64", "uint8", "uint32", "bool")
+DTYPES = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float64",
+    "int8",
+    "int64",
+    "uint8",
+    "uint32",
+    "bool",
+)
 
 
 def values(shape, dtype="float32", seed=0):
@@ -20,7 +31,11 @@ def values(shape, dtype="float32", seed=0):
 
 def equal(got, expected):
     """Bit equality (torch cannot compare every narrow dtype)."""
-    return got.dtype == expected.dtype and got.shape == expected.shape and got.contiguous().view(torch.uint8).equal(expected.contiguous().view(torch.uint8))
+    return (
+        got.dtype == expected.dtype
+        and got.shape == expected.shape
+        and got.contiguous().view(torch.uint8).equal(expected.contiguous().view(torch.uint8))
+    )
 
 
 # ---- copy ------------------------------------------------------------------------------------------------------------------------
@@ -71,7 +86,9 @@ def test_a_tile_over_the_edge_reads_zero_and_writes_nothing_outside(run):
 
 def test_copy_converts_between_dtypes(run):
     @T.prim_func
-    def program(x: T.Tensor((32, 32), "float32"), y: T.Tensor((32, 32), "bfloat16"), z: T.Tensor((32, 32), "float16")):
+    def program(
+        x: T.Tensor((32, 32), "float32"), y: T.Tensor((32, 32), "bfloat16"), z: T.Tensor((32, 32), "float16")
+    ):
         with T.Kernel(1, threads=64):
             narrow = T.alloc_shared((32, 32), "bfloat16")
             wide = T.alloc_fragment((32, 32), "float32")
@@ -81,7 +98,9 @@ def test_copy_converts_between_dtypes(run):
             T.copy(narrow, y)
 
     x = values((32, 32))
-    _, y, z = run(program, x, torch.empty(32, 32, dtype=torch.bfloat16), torch.empty(32, 32, dtype=torch.float16))
+    _, y, z = run(
+        program, x, torch.empty(32, 32, dtype=torch.bfloat16), torch.empty(32, 32, dtype=torch.float16)
+    )
     assert equal(y, x.bfloat16())
     assert equal(z, x.bfloat16().float().half())
 
@@ -147,7 +166,9 @@ def test_gather_by_an_index_tensor(run):
     rows = T.dynamic("rows")
 
     @T.prim_func
-    def program(x: T.Tensor((rows, 32), "float32"), index: T.Tensor((16,), "int64"), y: T.Tensor((16, 32), "float32")):
+    def program(
+        x: T.Tensor((rows, 32), "float32"), index: T.Tensor((16,), "int64"), y: T.Tensor((16, 32), "float32")
+    ):
         with T.Kernel(1, threads=64):
             for i, j in T.Parallel(16, 32):
                 y[i, j] = x[index[i], j]
@@ -162,7 +183,9 @@ def test_gather_by_an_index_tensor(run):
 
 def test_scatter_by_an_index_tensor(run):
     @T.prim_func
-    def program(x: T.Tensor((16, 32), "float16"), index: T.Tensor((16,), "int32"), y: T.Tensor((16, 32), "float16")):
+    def program(
+        x: T.Tensor((16, 32), "float16"), index: T.Tensor((16,), "int32"), y: T.Tensor((16, 32), "float16")
+    ):
         with T.Kernel(16, threads=32) as row:
             for j in T.Parallel(32):
                 y[index[row], j] = x[row, j]
@@ -213,7 +236,9 @@ def test_tensors_with_strides(run):
 
 def test_a_view_and_a_reshape_of_a_tile(run):
     @T.prim_func
-    def program(x: T.Tensor((16, 32), "float32"), y: T.Tensor((512,), "float32"), bits: T.Tensor((512,), "int32")):
+    def program(
+        x: T.Tensor((16, 32), "float32"), y: T.Tensor((512,), "float32"), bits: T.Tensor((512,), "int32")
+    ):
         with T.Kernel(1, threads=64):
             tile = T.alloc_shared((16, 32), "float32")
             T.copy(x, tile)
@@ -245,7 +270,9 @@ def test_a_negative_constant_index_counts_from_the_end(run):
 
 def test_loops_with_bounds_from_data_variables_and_breaks(run):
     @T.prim_func
-    def program(x: T.Tensor((8, 64), "int32"), lengths: T.Tensor((8,), "int32"), y: T.Tensor((8, 3), "int32")):
+    def program(
+        x: T.Tensor((8, 64), "int32"), lengths: T.Tensor((8,), "int32"), y: T.Tensor((8, 3), "int32")
+    ):
         with T.Kernel(8, threads=32) as row:
             total = T.alloc_var("int32", 0)
             for i in T.serial(lengths[row]):
@@ -354,7 +381,9 @@ def test_a_persistent_grid_covers_every_tile(run):
 
 def test_two_kernels_in_one_program_run_in_order(run):
     @T.prim_func
-    def program(x: T.Tensor((256,), "float32"), middle: T.Tensor((256,), "float32"), y: T.Tensor((256,), "float32")):
+    def program(
+        x: T.Tensor((256,), "float32"), middle: T.Tensor((256,), "float32"), y: T.Tensor((256,), "float32")
+    ):
         with T.Kernel(4, threads=32) as block:
             for i in T.Parallel(64):
                 middle[block * 64 + i] = x[block * 64 + i] + 1.0
@@ -398,7 +427,9 @@ def test_several_outputs_and_an_output_in_place(run):
     n = T.dynamic("n")
 
     @T.prim_func
-    def program(x: T.Tensor((n,), "float32"), residual: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32")):
+    def program(
+        x: T.Tensor((n,), "float32"), residual: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32")
+    ):
         with T.Kernel(T.ceildiv(n, 64), threads=32) as block:
             tile = T.alloc_fragment((64,), "float32")
             for i in T.Parallel(64):
@@ -414,7 +445,9 @@ def test_several_outputs_and_an_output_in_place(run):
 
 
 def test_working_storage_beyond_the_stack(run):
-    if run.__closure__ and "cuda" in [c.cell_contents for c in run.__closure__ if isinstance(c.cell_contents, str)]:
+    if run.__closure__ and "cuda" in [
+        c.cell_contents for c in run.__closure__ if isinstance(c.cell_contents, str)
+    ]:
         pytest.skip("a GPU's shared memory is smaller than this")
 
     @T.prim_func
@@ -457,7 +490,12 @@ def test_atomic_updates_of_elements(run):
     expected_bits = 0
     for v in x.tolist():
         expected_bits |= v
-    assert [total.item(), greatest.item(), least.item(), bits.item()] == [x.sum().item() + 5, x.max().item(), x.min().item(), expected_bits]
+    assert [total.item(), greatest.item(), least.item(), bits.item()] == [
+        x.sum().item() + 5,
+        x.max().item(),
+        x.min().item(),
+        expected_bits,
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
