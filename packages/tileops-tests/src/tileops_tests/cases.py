@@ -70,6 +70,15 @@ class Spec:
             distribution=self.distribution, layout=self.layout, seed=seed, device=device, scale=self.scale,
         )  # fmt: skip
 
+    def name(self, workload: WorkloadBase) -> str:
+        """The workload's name; for a free shape with its params and optional inputs (a row's label implies them)."""
+        if self.row is not None:
+            return workload.id
+        given = [
+            f"{name}={str(value).replace(' ', '')}" for name, value in sorted((self.params or {}).items())
+        ]
+        return "-".join([workload.id, *given, *(f"with={name}" for name in self.with_ or ())])
+
 
 @dataclass(frozen=True)
 class Case:
@@ -132,9 +141,9 @@ def plan(
             workload = spec.workload(seed)
         except (LayoutError, SpecError):
             continue
-        if not _affordable(workload.binding, "cpu") or not matches(workload.id, only):
-            continue
-        cases.setdefault(workload.id, Case(workload.id, spec, workload.binding))
+        name = spec.name(workload)
+        if _affordable(workload.binding, "cpu") and matches(name, only):
+            cases.setdefault(name, Case(name, spec, workload.binding))
     return list(cases.values())
 
 
