@@ -37,19 +37,11 @@ class CompiledProgram(ABC):
         self.launcher(*args)
 
     @abstractmethod
-    def bound(self, *args: object) -> Callable[..., None]:
-        """Check `args`, and fix the symbolic sizes and the device to theirs: an unchecked launcher of addresses.
-
-        Later calls may pass tensors of any shape over the same number of bytes, so callers need no views.
-        Numbers are passed again.
-        """
-
-    @abstractmethod
     def bound(self, *example_args: object) -> Callable[..., None]:
-        """A launcher for calls whose sizes are those of `example_args`: checks these once, and reads no size again.
+        """A launcher for calls whose sizes are those of `example_args`: checks these once, reads no size again.
 
-        The launcher takes the same number of arguments. Of a tensor it uses only the address (and on CUDA the device), so a tensor of
-        another shape over the same elements will do.
+        The launcher takes as many arguments as the program; numbers are passed again. Of a tensor it uses only
+        the address, so a tensor of another shape over the same elements will do, and callers need no views.
         """
 
     @property

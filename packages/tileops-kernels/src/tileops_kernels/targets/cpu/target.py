@@ -134,21 +134,6 @@ class CpuProgram(CompiledProgram):
         """The generated C++."""
         return self._source
 
-    def bound(self, *args: object) -> Callable[..., None]:
-        """See `CompiledProgram.bound`."""
-        self._check(args, self.device_type)
-        sizes = tuple(d.read(args) for d in self.signature.dimensions)
-        tensors = [isinstance(p, TensorParameter) for p in self.signature.parameters]
-        function, threads, check = self._function, torch.get_num_threads, self._check_status
-
-        def launch(*args: object) -> None:
-            values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
-            status = function(threads(), *values, *sizes)
-            if status:
-                check(status)
-
-        return launch
-
     def _make_launcher(self, function: Callable[..., int]) -> Callable[..., None]:
         parameters, dimensions = self.signature.parameters, self.signature.dimensions
         function.restype = ctypes.c_int
@@ -174,27 +159,19 @@ class CpuProgram(CompiledProgram):
         return launch
 
     def bound(self, *example_args: object) -> Callable[..., None]:
+        """See `CompiledProgram.bound`."""
         self._check(example_args, self.device_type)
-        parameters, function = self.signature.parameters, self._function
         sizes = tuple(d.read(example_args) for d in self.signature.dimensions)
-        threads, failed = torch.get_num_threads, self._fail
-        if all(isinstance(p, TensorParameter) for p in parameters):
+        tensors = tuple(isinstance(p, TensorParameter) for p in self.signature.parameters)
+        function, threads, failed = self._function, torch.get_num_threads, self._fail
 
-            def launch(*args: torch.Tensor) -> None:
-                status = function(threads(), *[a.data_ptr() for a in args], *sizes)
-                if status:
-                    failed(status)
-
-            return launch
-        tensors = tuple(isinstance(p, TensorParameter) for p in parameters)
-
-        def launch_with_scalars(*args: object) -> None:
+        def launch(*args: object) -> None:
             values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
             status = function(threads(), *values, *sizes)
             if status:
                 failed(status)
 
-        return launch_with_scalars
+        return launch
 
     def _fail(self, status: int) -> None:
         if status == OUT_OF_MEMORY:
