@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 
 import pytest
 import torch
 
 from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.ops import CATALOG, get_function, get_op
-from tileops_kernels.ops.runtime import _on_device
 
 # One per arity, and one whose output has another dtype than its inputs.
 ELEMENTWISE = ["ReluFwdOp", "AddFwdOp", "WhereFwdOp", "EqFwdOp"]
@@ -70,22 +68,3 @@ def test_threads_agree_with_one_thread():
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_closure_runs_on_its_inputs_device(monkeypatch):
-    current, seen = [0], []
-
-    @contextmanager
-    def device(index):
-        previous, current[0] = current[0], index
-        yield
-        current[0] = previous
-
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0], raising=False)
-    monkeypatch.setattr(torch.cuda, "device", device)
-    run = _on_device(lambda: seen.append(current[0]), torch.device("cuda", 1))
-    run()
-    current[0] = 1
-    run()
-    assert seen == [1, 1]
-    assert current == [1]

@@ -166,15 +166,12 @@ class OpRuntime:
         for commitment in commitments:
             commitment.check(inputs)
         run = self.flow.prepare(binding, inputs)
-        device = checks.first_tensor(inputs).device
         domains = checked_inputs(binding)
         if domains:
-            run = with_value_checks(run, self.entry, domains, device)
+            run = with_value_checks(run, self.entry, domains, checks.first_tensor(inputs).device)
         if self.mutation is not None and self.mutation.applies(params):
             self._check_writable(inputs)
             run = _with_version_bumps(run, self.mutation.inputs)
-        if device.type == "cuda" and torch.cuda.device_count() > 1:
-            run = _on_device(run, device)
         return run
 
     def _check_writable(self, inputs: Sequence[torch.Tensor | None]) -> None:
@@ -207,17 +204,3 @@ def _with_version_bumps(run: Run, mutated: tuple[int, ...]) -> Run:
         return result
 
     return bumped
-
-
-def _on_device(run: Run, device: torch.device) -> Run:
-    """Make the inputs' device the current one while the closure runs. Only where there are several."""
-    index = device.index
-    current = torch._C._cuda_getDevice
-
-    def guarded(*inputs: Any) -> Any:
-        if current() == index:
-            return run(*inputs)
-        with torch.cuda.device(index):
-            return run(*inputs)
-
-    return guarded

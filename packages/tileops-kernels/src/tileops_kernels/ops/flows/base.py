@@ -46,6 +46,9 @@ class Flow(ABC):
         their metadata, and their addresses modulo `ALIGNMENT` only; never their values. Keep no reference to
         them: they are one call's inputs, the closure serves many.
 
+        `program.bound(...)` gives a launcher with the sizes fixed, which takes tensors without views of them.
+        Compiled programs run on their tensors' device, whatever the current one is.
+
         The closure gets its tensors in the same order, must not check anything, must not synchronise with the
         device, and returns a tensor, or a tuple where the entry has several outputs. Outputs are new tensors,
         except where the entry declares an input mutated (always, or when a param such as `inplace` says so):
