@@ -8,7 +8,6 @@ state beyond the memo of programs it has compiled.
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from tileops_kernels.errors import ConfigError, DeviceError
+from tileops_kernels.memo import Memo
 
 __all__ = ["ConfigTable", "Kernel", "arch_of", "freeze", "target_of"]
 
@@ -140,31 +140,6 @@ class ConfigTable:
         return older[-1] if older else self._archs[0]
 
 
-class _Memo:
-    """Programs compiled so far. Different keys compile side by side; one key compiles once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._slots: dict[Hashable, tuple[threading.Lock, list[Any]]] = {}
-
-    def get(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        with self._lock:
-            lock, cell = self._slots.setdefault(key, (threading.Lock(), []))
-        if not cell:
-            with lock:
-                if not cell:
-                    cell.append(build())
-        return cell[0]
-
-    def clear(self) -> None:
-        with self._lock:
-            self._slots.clear()
-
-    def __len__(self) -> int:
-        with self._lock:
-            return sum(1 for _, cell in self._slots.values() if cell)
-
-
 class Kernel:
     """Base of every kernel class. The class name is the `kernel_map` value in the manifest.
 
@@ -206,11 +181,11 @@ class Kernel:
     Config: ClassVar[type]
     CONFIGS: ClassVar[ConfigTable]
 
-    _memo: ClassVar[_Memo]
+    _memo: ClassVar[Memo]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._memo = _Memo()
+        cls._memo = Memo()
         config_type = cls.__dict__.get("Config")
         if config_type is not None:
             params = getattr(config_type, "__dataclass_params__", None)
