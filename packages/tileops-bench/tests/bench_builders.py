@@ -24,7 +24,8 @@ def make_header(declared: tuple[str, ...] = (), **conditions) -> Header:
     """A header as a CPU run writes it."""
     facts = {
         "device": "Test CPU", "target": "cpu", "timer": "perf_counter", "threads": 2, "affinity": (0, 1),
-        "cache_scrub_bytes": 1 << 20, "platform": "Linux", "python": "3.11.7", "versions": {"torch": "2.13.0"},
+        "cache_scrub_bytes": 1 << 20, "platform": "Linux", "python": "3.11.7",
+        "versions": {"torch": "2.13.0"},
     }  # fmt: skip
     return Header(
         created="2026-11-30T12:00:00+00:00",
@@ -44,7 +45,8 @@ def make_row(
     record = {
         "id": row_id, "op": row_id.split("/")[0], "label": "small", "dtypes": {"T": "float32"}, "params": {},
         "inputs": {"x": "float32[8]"}, "flops": 100, "bytes": 1000, "created": "2026-11-30T12:00:00+00:00",
-        "seconds": 1.0, "timer": "perf_counter", "digests": digests or {"entry": "e"}, "verdict": comparison.verdict,
+        "seconds": 1.0, "timer": "perf_counter", "digests": digests or {"entry": "e"},
+        "verdict": comparison.verdict,
         "candidate": candidate, "baselines": (baseline,), "against": "torch-eager", "comparison": comparison,
     }  # fmt: skip
     return Row(**{**record, **fields})

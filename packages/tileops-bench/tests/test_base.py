@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tileops_manifest import load_manifest
-from tileops_workloads import BenchmarkWorkload, WorkloadBase, make_workload
 
 from tileops_bench import BenchmarkBase
 from tileops_bench.errors import UsageError
+from tileops_manifest import load_manifest
+from tileops_workloads import BenchmarkWorkload, WorkloadBase, make_workload
 
 ENTRY = load_manifest()["RMSNormFwdOp"]
 CASE = next(c for c in ENTRY.cases() if c.row.label == "llama-8b-decode")

@@ -1,17 +1,18 @@
-"""The baseline table: coverage, and that every CPU baseline runs on its op's real rows. Values are judged elsewhere."""
+"""The baseline table: coverage, and that every CPU baseline runs on its op's real rows. Values are judged
+elsewhere."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tileops_manifest import load_manifest
-from tileops_workloads import make_workload
 
 from tileops_bench.baselines import Case, baseline, baselines_for, ops_with_baselines
 from tileops_bench.certificate import Certificate, certified, read_certificates
 from tileops_bench.contenders import split_baselines
 from tileops_bench.errors import CandidateError, CertificateError
 from tileops_bench.records import Status
+from tileops_manifest import load_manifest
+from tileops_workloads import make_workload
 
 MANIFEST = load_manifest()
 OPS = sorted(MANIFEST)
@@ -99,7 +100,8 @@ def test_a_malformed_certificate_file_is_refused(tmp_path, text):
 
 
 def test_paged_gather_reads_the_pages_that_the_table_names():
-    """A permuted table over permuted pages must give what the identity gives: nothing is compared with a reference."""
+    """A permuted table over permuted pages must give what the identity gives: nothing is compared with a
+    reference."""
     op = "GroupedQueryAttentionDecodePagedWithKVCacheFwdOp"
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(*s, generator=g) for s in ((2, 4, 8), (32, 2, 8), (32, 2, 8)))

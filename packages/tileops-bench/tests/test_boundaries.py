@@ -36,7 +36,7 @@ def test_no_file_imports_the_tests_stage_or_compares_values(path):
 
 def test_only_the_measuring_process_imports_kernels():
     users = {p.relative_to(ROOT).as_posix() for p in FILES if "tileops_kernels" in _imports(p)}
-    assert users <= {"resolve.py", "configs.py", "tune.py"}
+    assert users <= {"resolve.py", "configs.py"}
 
 
 def _imports(path: Path) -> set[str]:

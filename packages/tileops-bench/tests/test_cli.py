@@ -23,7 +23,19 @@ HONEST = """
         return F.rms_norm(x, tuple(normalized_shape), weight, eps)
 """
 ROW = ("RMSNormFwdOp", "--target", "cpu", "--rows", "llama-8b-decode", "--dtypes", "bfloat16")
-QUICK = ("--baselines", "torch-eager", "--no-confirm", "--row-budget", "0.05", "--samples", "7", "8", "--fail-on", "never", "--quiet")
+QUICK = (
+    "--baselines",
+    "torch-eager",
+    "--no-confirm",
+    "--row-budget",
+    "0.05",
+    "--samples",
+    "7",
+    "8",
+    "--fail-on",
+    "never",
+    "--quiet",
+)
 
 
 def write_results(path, *rows):
@@ -39,7 +51,8 @@ def test_run_summary_report_compare_and_history_on_a_real_row(tmp_path, candidat
     candidate = ("--candidate", candidate_file(HONEST))
     assert main(["run", *ROW, *candidate, *QUICK, "--out", str(out)]) == 0
     row = read_results(out).rows[0]
-    assert row.op == "RMSNormFwdOp" and len(row.candidate.samples) >= 7
+    assert row.op == "RMSNormFwdOp"
+    assert len(row.candidate.samples) >= 7
     assert {b.name: b.status for b in row.baselines} == {"torch-eager": "ok", "torch-compile": "excluded"}
     assert row.candidate.outputs_compared == 3
 
@@ -83,7 +96,9 @@ def test_bad_input_to_run_is_exit_2_with_its_reason_and_writes_nothing(tmp_path,
     assert not out.exists()
 
 
-@pytest.mark.parametrize("arguments", [("--row-budget", "-1"), ("--threads", "0"), ("--scale", "huge"), ("--row-budget", "x")])
+@pytest.mark.parametrize(
+    "arguments", [("--row-budget", "-1"), ("--threads", "0"), ("--scale", "huge"), ("--row-budget", "x")]
+)
 def test_values_out_of_range_are_usage_errors(tmp_path, capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         main(["run", "RMSNormFwdOp", "--out", str(tmp_path / "r.jsonl"), *arguments])
@@ -136,7 +151,18 @@ def test_an_invalid_row_makes_run_exit_1(tmp_path, candidate_file):
 def test_ctrl_c_in_the_middle_is_130_and_the_process_group_is_gone(tmp_path, candidate_file):
     slow = candidate_file("import time\n\ndef run(*inputs, **params):\n    time.sleep(600)\n")
     out = tmp_path / "r.jsonl"
-    command = [sys.executable, "-m", "tileops_bench", "run", *ROW, *QUICK, "--candidate", slow, "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "tileops_bench",
+        "run",
+        *ROW,
+        *QUICK,
+        "--candidate",
+        slow,
+        "--out",
+        str(out),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (out.exists() and out.stat().st_size) and time.monotonic() < deadline:
@@ -148,7 +174,8 @@ def test_ctrl_c_in_the_middle_is_130_and_the_process_group_is_gone(tmp_path, can
     assert process.returncode == 130
     assert "0 rows of this run are kept" in errors
     assert read_results(out).missing
-    assert children and not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
+    assert children
+    assert not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
 
 
 def children_of(pid: int) -> list[int]:

@@ -31,7 +31,8 @@ class ExternalCorrelationKind(IntEnum):
 
 
 class FakeCupti:
-    """Records what a device would: one activity per launch, linked to the top of the launching thread's stack."""
+    """Records what a device would: one activity per launch, linked to the top of the launching thread's
+    stack."""
 
     ActivityKind = ActivityKind
     ExternalCorrelationKind = ExternalCorrelationKind
@@ -71,7 +72,11 @@ class FakeCupti:
         self.correlation += 1
         self.now += gap
         link = self.stack[-1] if thread == "main" and self.stack else None
-        if link and ActivityKind.EXTERNAL_CORRELATION in self.enabled and ActivityKind.RUNTIME in self.enabled:
+        if (
+            link
+            and ActivityKind.EXTERNAL_CORRELATION in self.enabled
+            and ActivityKind.RUNTIME in self.enabled
+        ):
             self.records.append(
                 SimpleNamespace(
                     kind=ActivityKind.EXTERNAL_CORRELATION, external_kind=link[0], external_id=link[1],

@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-from tileops_bench.calibrate import Calibration, default_path, find_calibration, read_calibration, write_calibration
+from tileops_bench.calibrate import (
+    Calibration,
+    default_path,
+    find_calibration,
+    read_calibration,
+    write_calibration,
+)
 from tileops_bench.conditions import THROTTLE_BITS, cpu_scrub_bytes, throttle_reasons
 from tileops_bench.errors import CalibrationError
 from tileops_bench.roofline import PEAKS, Work, efficiency, physical_floor
@@ -53,7 +59,8 @@ def test_measured_times_of_the_real_part_lie_above_its_floor():
 @pytest.mark.parametrize(("device", "target"), [("Some CPU", "cpu"), ("NVIDIA Unheard-of", "cuda")])
 def test_without_a_known_peak_no_floor_is_applied_and_it_is_said(device, target):
     floor = physical_floor(work(read=10**9), device, target)
-    assert floor.ns is None and "not applied" in floor.note
+    assert floor.ns is None
+    assert "not applied" in floor.note
 
 
 def test_every_peak_names_its_source():
@@ -61,7 +68,9 @@ def test_every_peak_names_its_source():
 
 
 def test_efficiency_names_the_ceiling_that_binds():
-    memory = efficiency(work(read=500, written=500, flops=1), 2000, copy_rate=1e9, matmul_rates={"bfloat16": 1e9})
+    memory = efficiency(
+        work(read=500, written=500, flops=1), 2000, copy_rate=1e9, matmul_rates={"bfloat16": 1e9}
+    )
     compute = efficiency(work(read=1, flops=1000), 2000, copy_rate=1e9, matmul_rates={"bfloat16": 1e9})
     assert (memory.value, memory.bound) == (0.5, "memory")
     assert (compute.value, compute.bound) == (0.5, "compute")

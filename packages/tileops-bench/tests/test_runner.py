@@ -20,7 +20,12 @@ from tileops_bench.stats import Verdict
 from tileops_bench.store import read_results
 
 SETTINGS = RunSettings(
-    target="cpu", timer="perf_counter", candidate="tileops", candidate_digest="kernels-1", cpus=(0,), scrub_bytes=0
+    target="cpu",
+    timer="perf_counter",
+    candidate="tileops",
+    candidate_digest="kernels-1",
+    cpus=(0,),
+    scrub_bytes=0,
 )
 READY = Ready(device="Test CPU", threads=2, affinity=(0, 1))
 
@@ -60,7 +65,13 @@ def canned(monkeypatch):
 
 def request(tmp_path: Path, *names: str, **fields) -> RunRequest:
     rows = [planned(n) for n in names or ("a", "b", "c")]
-    base = {"rows": rows, "settings": SETTINGS, "ready": READY, "out": tmp_path / "r.jsonl", "command": ("x",)}
+    base = {
+        "rows": rows,
+        "settings": SETTINGS,
+        "ready": READY,
+        "out": tmp_path / "r.jsonl",
+        "command": ("x",),
+    }
     return RunRequest(**{**base, **fields})
 
 
@@ -158,9 +169,6 @@ def test_rows_beyond_the_budget_are_named_not_forgotten(tmp_path):
     assert read_results(tmp_path / "r.jsonl").missing == outcome.not_measured
 
 
-# -- one row, with canned answers of the measuring process ---------------------------------------------------------
-
-
 def measured(own: float, **others: float | RawContender) -> Measured:
     contenders = [RawContender(name="candidate", status=Status.OK, samples=samples_around(own))]
     for name, value in others.items():
@@ -216,7 +224,8 @@ def run_row(**settings):
 def test_a_win_is_timed_against_the_baseline_alone_in_a_process_without_the_candidate(script):
     script.answers = [measured(1000, torch_eager=1500, torch_compile=1700), alone(1500)]
     row = run_row()
-    assert row.verdict is Verdict.FAST and row.against == "torch-eager"
+    assert row.verdict is Verdict.FAST
+    assert row.against == "torch-eager"
     assert script.sessions == [[["candidate", "torch-eager", "torch-compile"]], [["torch-eager"]]]
     assert row.alone.median == pytest.approx(1500, rel=0.01)
 
@@ -224,7 +233,8 @@ def test_a_win_is_timed_against_the_baseline_alone_in_a_process_without_the_cand
 def test_a_baseline_that_is_slow_only_beside_the_candidate_is_tried_once_more_then_invalid(script):
     script.answers = [measured(1000, torch_eager=1500, torch_compile=1700), alone(900)] * 2
     row = run_row()
-    assert row.verdict is Verdict.INVALID and row.attempts == 2
+    assert row.verdict is Verdict.INVALID
+    assert row.attempts == 2
     assert [p.code for p in row.problems] == [Code.BASELINE_DISAGREES_ALONE]
 
 
@@ -232,7 +242,8 @@ def test_a_passing_disturbance_is_forgiven_after_a_second_try(script):
     both = {"torch_eager": 1500, "torch_compile": 1700}
     script.answers = [measured(1000, **both), alone(900), measured(1000, **both), alone(1500)]
     row = run_row()
-    assert row.verdict is Verdict.FAST and row.attempts == 2
+    assert row.verdict is Verdict.FAST
+    assert row.attempts == 2
 
 
 def test_slow_is_confirmed_in_a_new_process(script):
@@ -257,7 +268,10 @@ def test_a_baseline_that_kills_the_process_is_put_aside_and_voids_a_win(script):
     row = run_row()
     assert row.verdict is Verdict.INVALID
     assert [(p.code, "torch-compile" in p.detail) for p in row.problems] == [(Code.BASELINE_FAILED, True)]
-    assert script.sessions == [[["candidate", "torch-eager", "torch-compile"]], [["candidate", "torch-eager"]]]
+    assert script.sessions == [
+        [["candidate", "torch-eager", "torch-compile"]],
+        [["candidate", "torch-eager"]],
+    ]
 
 
 def test_a_candidate_that_kills_the_process_has_failed(script):
@@ -277,7 +291,10 @@ def test_a_timer_other_than_the_one_asked_for_is_invalid(script):
 def test_baselines_left_out_by_the_caller_are_named(script):
     script.answers = [measured(1000, torch_eager=1500), alone(1500)]
     row = run_row(only_baselines=frozenset({"torch-eager"}))
-    assert {b.name: b.status for b in row.baselines} == {"torch-eager": Status.OK, "torch-compile": Status.EXCLUDED}
+    assert {b.name: b.status for b in row.baselines} == {
+        "torch-eager": Status.OK,
+        "torch-compile": Status.EXCLUDED,
+    }
 
 
 def test_impossible_times_are_a_failure(script):

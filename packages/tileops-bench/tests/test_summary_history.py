@@ -52,8 +52,11 @@ def test_rows_that_were_declared_and_not_measured_are_counted_by_code(tmp_path):
 
 
 def test_no_valid_row_has_no_mean(tmp_path):
-    s = summarise_results(results(tmp_path / "r.jsonl", invalid("A/x", Problem(code=Code.THROTTLED, detail=""))))
-    assert s.geomean is None and s.worst is None
+    s = summarise_results(
+        results(tmp_path / "r.jsonl", invalid("A/x", Problem(code=Code.THROTTLED, detail="")))
+    )
+    assert s.geomean is None
+    assert s.worst is None
     assert as_json(s)["geomean"] is None
 
 
@@ -63,8 +66,12 @@ def test_missing_baselines_are_counted_by_name(tmp_path):
 
 
 def test_compare_names_what_got_slower_faster_new_and_lost(tmp_path):
-    old = results(tmp_path / "old.jsonl", make_row("A/x", own=1000), make_row("B/x", own=1000), make_row("C/x"))
-    new = results(tmp_path / "new.jsonl", make_row("A/x", own=1200), make_row("B/x", own=800), make_row("D/x"))
+    old = results(
+        tmp_path / "old.jsonl", make_row("A/x", own=1000), make_row("B/x", own=1000), make_row("C/x")
+    )
+    new = results(
+        tmp_path / "new.jsonl", make_row("A/x", own=1200), make_row("B/x", own=800), make_row("D/x")
+    )
     changes = {c.id: c for c in compare_runs(old, new)}
     assert changes["A/x"].comparison.verdict is Verdict.SLOW
     assert changes["B/x"].comparison.verdict is Verdict.FAST
@@ -124,7 +131,8 @@ def test_history_orders_runs_by_date_and_leaves_other_devices_out(tmp_path):
     assert trend.change_points == (2,)
     assert trend.against_last == pytest.approx(1300 / 1310, rel=0.01)
     assert trend.against_best == pytest.approx(1000 / 1310, rel=0.01)
-    assert len(notes) == 1 and "Other" in notes[0]
+    assert len(notes) == 1
+    assert "Other" in notes[0]
 
 
 def test_history_of_an_empty_folder_is_an_error(tmp_path):

@@ -1,4 +1,5 @@
-"""Verdicts: each reason code in a case where the thing happens, and each way in which a baseline must not help."""
+"""Verdicts: each reason code in a case where the thing happens, and each way in which a baseline must not
+help."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def test_the_verdict_is_against_the_strongest_valid_baseline():
 
 @pytest.mark.parametrize("others", [(), (contender("weakest", 50_000.0),)])
 def test_adding_a_weak_baseline_changes_nothing(others):
-    plain, more = judge(evidence(contender("strong", 1001.0))), judge(evidence(contender("strong", 1001.0), *others))
+    plain, more = (
+        judge(evidence(contender("strong", 1001.0))),
+        judge(evidence(contender("strong", 1001.0), *others)),
+    )
     assert (plain.verdict, plain.comparison) == (more.verdict, more.comparison)
 
 
@@ -129,7 +133,9 @@ def test_below_roofline():
 
 
 def test_a_baseline_below_the_roofline_is_not_one_to_be_judged_by():
-    found = replace(evidence(contender("torch-eager", 1500.0), contender("fake", 10.0)), floor=Floor(100.0, "peak"))
+    found = replace(
+        evidence(contender("torch-eager", 1500.0), contender("fake", 10.0)), floor=Floor(100.0, "peak")
+    )
     assert strongest(found).name == "torch-eager"
 
 
@@ -145,7 +151,8 @@ def test_throttled_by_the_driver():
 def test_throttled_when_every_contender_slows_down_together():
     rising = tuple(round(1000 * (1 + 0.01 * i)) for i in range(30))
     both = evidence(
-        contender("torch-eager", samples=tuple(2 * s for s in rising)), candidate=contender("candidate", samples=rising)
+        contender("torch-eager", samples=tuple(2 * s for s in rising)),
+        candidate=contender("candidate", samples=rising),
     )
     assert codes(judge(both)) == {Code.THROTTLED}
 

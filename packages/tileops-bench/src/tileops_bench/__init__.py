@@ -1,7 +1,7 @@
 """Timing of tileops operators against independent baselines.
 
-Runs candidate and baselines in a process of their own, computes every statistic outside of it, and says of each row
-FAST, SAME, SLOW, AMBIGUOUS or INVALID with reason codes. See `docs/benchmark.md`.
+Runs candidate and baselines in a process of their own, computes every statistic outside of it, and says of
+each row FAST, SAME, SLOW, AMBIGUOUS or INVALID with reason codes. See `docs/benchmark.md`.
 """
 
 from __future__ import annotations

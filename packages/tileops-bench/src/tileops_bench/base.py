@@ -46,8 +46,9 @@ class BenchmarkReport:
 class BenchmarkBase(Generic[W]):
     """A benchmark of one workload, generic over the workload's type.
 
-    A workload built from a manifest row (`tileops_workloads.make_workload`) has everything that is needed: the entry
-    and row name the op, the binding gives operations and bytes. Measuring happens in a process of its own.
+    A workload built from a manifest row (`tileops_workloads.make_workload`) has everything that is needed:
+    the entry and row name the op, the binding gives operations and bytes. Measuring happens in a process of
+    its own.
 
     Args:
         workload: has `entry`, `row`, `binding`, `scale` and `seed`; the row must not be None.
@@ -93,7 +94,8 @@ class BenchmarkBase(Generic[W]):
         """Measure the candidate beside its baselines and judge it.
 
         Raises:
-            BenchError: the candidate does not exist, the timer cannot work here, or the measuring process broke.
+            BenchError: the candidate does not exist, the timer cannot work here, or the measuring process
+                broke.
         """
         cpus = available_cpus(threads)
         settings = RunSettings(
@@ -123,4 +125,6 @@ class BenchmarkBase(Generic[W]):
         w = self._workload
         dtypes = dict(w.binding.dtypes)
         name = "-".join([w.row.label, *sorted(set(dtypes.values()))])
-        return PlannedRow(f"{w.entry.name}/{name}", w.entry.name, w.row.label, dtypes, w.scale, w.entry.digest)
+        return PlannedRow(
+            f"{w.entry.name}/{name}", w.entry.name, w.row.label, dtypes, w.scale, w.entry.digest
+        )

@@ -27,7 +27,8 @@ TIMEOUT_S = 300.0
 
 
 class Calibration(Record):
-    """Measured rates of one device: bytes per second (a copy counts reads and writes) and operations per second."""
+    """Measured rates of one device: bytes per second (a copy counts reads and writes) and operations per
+    second."""
 
     schema_: Literal["tileops-calibration/1"] = Field(default="tileops-calibration/1", alias="schema")
     device: str
@@ -76,7 +77,8 @@ def measure_calibration(target: str, timer: str | None = None, cpus: tuple[int, 
 
 
 def default_path(device: str, threads: int) -> Path:
-    """Where the calibration of a device is kept: `$XDG_CACHE_HOME/tileops-bench/` or `~/.cache/tileops-bench/`."""
+    """Where the calibration of a device is kept: `$XDG_CACHE_HOME/tileops-bench/` or
+    `~/.cache/tileops-bench/`."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     slug = re.sub(r"[^a-z0-9]+", "-", f"{device}-{threads}t".lower()).strip("-")
     return root / "tileops-bench" / f"calibration-{slug}.json"

@@ -1,6 +1,8 @@
-"""Baseline certificates: verdicts made elsewhere, by somebody who may see both baselines and oracles, read as data.
+"""Baseline certificates: verdicts made elsewhere, by somebody who may see both baselines and oracles, read as
+data.
 
-Format: a JSON object from baseline digest to `{"op", "name", "status": "certified" | "rejected", "max_error"}`.
+Format: a JSON object from baseline digest to `{"op", "name", "status": "certified" | "rejected",
+"max_error"}`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The measuring process: `python -m tileops_bench.child IN_FD OUT_FD CPUS TARGET`.
 
-It runs candidates and baselines and sends raw samples; it computes no statistic and no verdict. What candidates print
-goes to the log, since messages have a pipe of their own.
+It runs candidates and baselines and sends raw samples; it computes no statistic and no verdict. What
+candidates print goes to the log, since messages have a pipe of their own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to end this process when its parent ends, however that happens; a candidate may hang for ever."""
+    """Ask Linux to end this process when its parent ends, however that happens; a candidate may hang for
+    ever."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -102,16 +103,12 @@ def _measure_row(job: RowJob, emit: Callable[[Record], None]) -> Measured:
     import torch
 
     from tileops_bench.measure import Lane, RowMeasurement
-    from tileops_bench.rowinputs import InputPool
     from tileops_bench.timers import make_timer
 
     timer = make_timer(job.timer, job.target, job.scrub_bytes)
     emit(Phase(name="inputs"))
-    workload = _workload(job, job.seed)
+    workload, pool = _inputs(job, job.seed)
     binding = workload.binding
-    pool = InputPool(
-        lambda offset: _workload(job, job.seed + offset).gen_inputs(), job.target, frozenset(binding.mutated)
-    )
     lanes = [Lane(spec) for spec in job.contenders]
     for lane in lanes:
         emit(Phase(name="prepare", contender=lane.spec.name))
@@ -144,6 +141,18 @@ def _workload(job: RowJob | ConfigJob, seed: int) -> Any:
     return make_workload(
         entry, entry.row(job.label), job.dtypes, seed=seed, device=job.target, scale=job.scale
     )
+
+
+def _inputs(job: RowJob | ConfigJob, seed: int) -> tuple[Any, Any]:
+    from tileops_bench.rowinputs import InputPool
+
+    workload = _workload(job, seed)
+    pool = InputPool(
+        lambda offset: _workload(job, seed + offset).gen_inputs(),
+        job.target,
+        frozenset(workload.binding.mutated),
+    )
+    return workload, pool
 
 
 def _bytes(meta: Any) -> int:
@@ -183,8 +192,12 @@ def _measure_rates(job: RatesJob, emit: Callable[[Record], None]) -> Record:
 
 def _measure_configs(job: ConfigJob, emit: Callable[[Record], None]) -> Record:
     from tileops_bench.configs import measure_configs
+    from tileops_bench.timers import make_timer
 
-    return measure_configs(job, _workload(job, 0), emit)
+    timer = make_timer(job.timer, job.target, job.scrub_bytes)
+    emit(Phase(name="inputs"))
+    workload, pool = _inputs(job, seed=0)
+    return measure_configs(job, pool, workload.binding, timer, emit)
 
 
 _HANDLERS: dict[type[Record], Callable[[Any, Callable[[Record], None]], Record]] = {

@@ -29,7 +29,7 @@ ENVIRONMENT_PREFIXES = (
     "CUBLAS_",
 )
 MAX_CPU_SCRUB = 64 << 20
-# Bits of the driver's clock-event mask that mean "slower than it should be"; the power cap is normal under load.
+# Bits of the driver's clock-event mask that mean "slower than it should be"; the power cap is normal.
 THROTTLE_BITS = {
     0x08: "hardware slowdown",
     0x20: "software thermal",

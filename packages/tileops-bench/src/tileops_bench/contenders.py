@@ -82,7 +82,8 @@ def candidate_record(raw: RawContender, ref: str, digest: str, deterministic: bo
 
 
 def baseline_record(raw: RawContender, entry: Baseline, certificates: Mapping[str, Certificate]) -> Contender:
-    """A baseline's record. Its outputs may differ between calls: a library may use atomics, and nobody gains by it."""
+    """A baseline's record. Its outputs may differ between calls: a library may use atomics, and nobody gains
+    by it."""
     known = certified(certificates, entry.digest)
     return _record(raw, entry.library, entry.digest, (), len(raw.outputs), known)
 

@@ -1,4 +1,5 @@
-"""Content digests: a finished row stays finished only while everything it depends on is the same. Imports nothing."""
+"""Content digests: a finished row stays finished only while everything it depends on is the same. Imports
+nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Fingerprints of tensor contents: equal bits, shape and dtype give equal strings. On the tensor's own device."""
+"""Fingerprints of tensor contents: equal bits, shape and dtype give equal strings. On the tensor's own
+device."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _MASK = (1 << 64) - 1
 def fingerprint(tensor: torch.Tensor) -> str:
     """Position-sensitive 64-bit checksum of the bits, with shape and dtype in front.
 
-    Any single changed byte changes it: each 8-byte word is multiplied by an odd number that depends on its position.
-    It guards against accidents and stale results, not against a forger who knows it.
+    Any single changed byte changes it: each 8-byte word is multiplied by an odd number that depends on its
+    position. It guards against accidents and stale results, not against a forger who knows it.
 
     >>> a = torch.tensor([1.0, 2.0])
     >>> fingerprint(a) == fingerprint(a.clone()), fingerprint(a) == fingerprint(a.flip(0))

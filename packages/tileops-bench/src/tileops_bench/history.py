@@ -5,6 +5,7 @@ Only runs on the same device with the same timer and thread count are compared.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,14 +88,14 @@ class Trend(Record):
 def change_points(values: Sequence[float]) -> tuple[int, ...]:
     """Indices where the level of a series changes for good, by binary segmentation.
 
-    A split counts when both sides hold at least two values and their medians differ by 3 % and by four times the noise
-    from run to run (from the median step between neighbours, which a few large steps do not move): one odd run is no
-    change.
+    A split counts when both sides hold at least two values and their medians differ by 3 % and by four times
+    the noise from run to run (from the median step between neighbours, which a few large steps do not move):
+    one odd run is no change.
 
     >>> change_points([10.0, 10.1, 9.9, 10.0, 12.0, 12.1, 11.9])
     (4,)
     """
-    steps = [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
+    steps = [abs(b - a) for a, b in itertools.pairwise(values)]
     noise = NORMAL_MAD * _median(steps) / math.sqrt(2.0) if steps else 0.0
     return tuple(_split(list(values), 0, noise))
 
@@ -143,7 +144,9 @@ def read_history(directory: str | Path) -> tuple[list[Trend], list[str]]:
         except ResultsError as error:
             notes.append(str(error))
     if not runs:
-        raise ResultsError(f"{directory}: no results file (*.jsonl) can be read{': ' if notes else ''}{'; '.join(notes)}")
+        raise ResultsError(
+            f"{directory}: no results file (*.jsonl) can be read{': ' if notes else ''}{'; '.join(notes)}"
+        )
     runs.sort(key=lambda run: run.headers[0].created)
     newest = runs[-1]
     kept = []

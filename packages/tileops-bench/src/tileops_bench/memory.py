@@ -14,7 +14,8 @@ _RESET_PEAK = "5"  # Linux: resets the peak resident set
 
 
 def peak_extra_bytes(call: Callable[[], Any], target: str) -> int | None:
-    """Bytes above the level before the call at its highest point, output included; None where it cannot be read.
+    """Bytes above the level before the call at its highest point, output included; None where it cannot be
+    read.
 
     CUDA: the allocator's peak. CPU: the peak resident set, to the page.
     """

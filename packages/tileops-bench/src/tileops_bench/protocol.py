@@ -1,4 +1,5 @@
-"""Messages between the parent (which decides) and the child (which measures): JSON lines, validated on both sides."""
+"""Messages between the parent (which decides) and the child (which measures): JSON lines, validated on both
+sides."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from tileops_bench.records import Problem, Record, Status
 
 
 class Spec(Record):
-    """A contender by reference; `ref` is `tileops`, `baseline:NAME` or `FILE.py:OBJECT` / `package.module:OBJECT`."""
+    """A contender by reference; `ref` is `tileops`, `baseline:NAME` or `FILE.py:OBJECT` /
+    `package.module:OBJECT`."""
 
     name: str
     ref: str
@@ -54,11 +56,10 @@ class ConfigJob(Record):
 
     type: Literal["configs"] = "configs"
     kernel: str
-    static: dict[str, Any]
     op: str
     label: str
     dtypes: dict[str, str]
-    configs: tuple[dict[str, Any], ...]
+    limit: int
     target: Literal["cpu", "cuda"]
     timer: str
     budget_s: float = 1.0
@@ -101,7 +102,8 @@ class BulkEnd(Record):
 
 
 class Kept(Record):
-    """Fingerprints around one kept call: its inputs, its output, and the output of an untimed call on copies."""
+    """Fingerprints around one kept call: its inputs, its output, and the output of an untimed call on
+    copies."""
 
     inputs: str
     timed: str
@@ -149,9 +151,10 @@ class Rates(Record):
 
 
 class ConfigTimes(Record):
-    """The answer to a ConfigJob: one list of samples (or an error) per config."""
+    """The answer to a ConfigJob, the default config first: samples and, where it failed, the reason."""
 
     type: Literal["configs-measured"] = "configs-measured"
+    configs: tuple[dict[str, Any], ...]
     samples: tuple[tuple[int, ...], ...]
     errors: tuple[str, ...]
 

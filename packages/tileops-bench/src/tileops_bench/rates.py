@@ -1,4 +1,5 @@
-"""Measured ceilings of a device: copy, read and matmul rates, each the best of the samples. Runs in the child."""
+"""Measured ceilings of a device: copy, read and matmul rates, each the best of the samples. Runs in the
+child."""
 
 from __future__ import annotations
 

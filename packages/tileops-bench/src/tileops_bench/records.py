@@ -1,6 +1,7 @@
 """Records of the results format `tileops-bench/1`: one header line per run, one line per row.
 
-All times are nanoseconds, all sizes bytes, all rates per second. A record is frozen; an unknown field is an error.
+All times are nanoseconds, all sizes bytes, all rates per second. A record is frozen; an unknown field is an
+error.
 """
 
 from __future__ import annotations

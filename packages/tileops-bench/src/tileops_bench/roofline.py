@@ -1,7 +1,8 @@
 """Two ceilings: what physics allows (below it a time is INVALID) and what this device was measured to do.
 
-The physical peak is units x clock x width for arithmetic and bus width x data rate for memory. It is deliberately
-the fastest that the part could ever do, since a floor that is too high would reject honest times.
+The physical peak is units x clock x width for arithmetic and bus width x data rate for memory. It is
+deliberately the fastest that the part could ever do, since a floor that is too high would reject honest
+times.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _MIB = 1 << 20
 class Peak:
     """Physical limits of one device model.
 
-    `flops_per_clock` counts floating-point operations (a fused multiply-add is two) per unit and clock, dense, on
-    the fastest unit that accepts the dtype: float32 is the matrix units' tf32 rate.
+    `flops_per_clock` counts floating-point operations (a fused multiply-add is two) per unit and clock,
+    dense, on the fastest unit that accepts the dtype: float32 is the matrix units' tf32 rate.
     """
 
     units: int

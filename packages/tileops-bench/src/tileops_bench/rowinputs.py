@@ -1,4 +1,5 @@
-"""Inputs of one row in the measuring process: several buffers with different values, and values to surprise with."""
+"""Inputs of one row in the measuring process: several buffers with different values, and values to surprise
+with."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ def input_bytes(inputs: Inputs) -> int:
 class InputPool:
     """Rotating input sets.
 
-    Timed calls go round the slots, so that no call finds its inputs where the last one left them. For a kept call the
-    values of its slot are exchanged for ones that this buffer has never held: a result remembered by address, or from
-    the warm-up, is then a wrong one.
+    Timed calls go round the slots, so that no call finds its inputs where the last one left them. For a kept
+    call the values of its slot are exchanged for ones that this buffer has never held: a result remembered by
+    address, or from the warm-up, is then a wrong one.
 
     Args:
         generate: seed → inputs. Seeds 0, 1, … give different values.

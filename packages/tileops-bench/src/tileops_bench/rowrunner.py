@@ -56,7 +56,8 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Round:
-    """One measurement of a row in one process: what is known about it, and the judgement without the lone run."""
+    """One measurement of a row in one process: what is known about it, and the judgement without the lone
+    run."""
 
     evidence: Evidence
     judgement: Judgement
@@ -119,8 +120,6 @@ class RowRunner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # -- measuring ---------------------------------------------------------------------------------------------
 
     def _attempt(self, row: PlannedRow) -> Round:
         first = self._measure(row, baselines_for(row.op))
@@ -187,9 +186,9 @@ class RowRunner:
     def _job(self, row: PlannedRow, specs: Sequence[Spec]) -> RowJob:
         s = self._settings
         return RowJob(
-            op=row.op, label=row.label, dtypes=row.dtypes, scale=row.scale, manifest=s.manifest, target=s.target,
-            timer=s.timer, contenders=tuple(specs), seed=s.seed, budget_s=s.budget_s, min_samples=s.min_samples,
-            max_samples=s.max_samples, scrub_bytes=s.scrub_bytes,
+            op=row.op, label=row.label, dtypes=row.dtypes, scale=row.scale, manifest=s.manifest,
+            target=s.target, timer=s.timer, contenders=tuple(specs), seed=s.seed, budget_s=s.budget_s,
+            min_samples=s.min_samples, max_samples=s.max_samples, scrub_bytes=s.scrub_bytes,
         )  # fmt: skip
 
     def _time_alone(self, row: PlannedRow, against: Contender) -> Contender:
@@ -216,8 +215,6 @@ class RowRunner:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-    # -- records -----------------------------------------------------------------------------------------------
 
     def _candidate(self, own: Spec, measured: Measured | None, death: str) -> Contender:
         s = self._settings

@@ -1,4 +1,5 @@
-"""The parent's side of a measuring process: start it, give it jobs, validate what comes back, kill it if it hangs."""
+"""The parent's side of a measuring process: start it, give it jobs, validate what comes back, kill it if it
+hangs."""
 
 from __future__ import annotations
 
@@ -71,15 +72,15 @@ class ChildSession:
         self._phase = Phase(name="start")
         self._buffer = b""
         self._closed = False
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the session
         child_in, self._to_child = os.pipe()
         self._from_child, child_out = os.pipe()
         threads = str(len(cpus) or len(os.sched_getaffinity(0)))
         env = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(environment or {})}
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, str(child_in), str(child_out), ",".join(map(str, cpus)), target],
-            pass_fds=(child_in, child_out), env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-            start_new_session=True,
+            pass_fds=(child_in, child_out), env=env, stdin=subprocess.DEVNULL, stdout=self._log,
+            stderr=self._log, start_new_session=True,
         )  # fmt: skip
         os.close(child_in)
         os.close(child_out)

@@ -1,14 +1,15 @@
 """Statistics of timing samples: what was seen, and whether two sets differ.
 
-Nothing here deletes an outlier. Every function is pure and deterministic: the interval of the median ratio is the
-*exact* bootstrap distribution, computed in closed form, so it needs no resampling and no seed.
+Nothing here deletes an outlier. Every function is pure and deterministic: the interval of the median ratio is
+the *exact* bootstrap distribution, computed in closed form, so it needs no resampling and no seed.
 
-Units are whatever the caller uses (this package uses nanoseconds); ratios are `baseline / candidate`, so a number
-above 1 means that the candidate is faster.
+Units are whatever the caller uses (this package uses nanoseconds); ratios are `baseline / candidate`, so a
+number above 1 means that the candidate is faster.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from enum import StrEnum
@@ -44,7 +45,8 @@ class Mode(BaseModel):
 
 
 class Summary(BaseModel):
-    """Order statistics of one set of samples. `modes` holds two entries when the sample is bimodal, else none."""
+    """Order statistics of one set of samples. `modes` holds two entries when the sample is bimodal, else
+    none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     n: int
@@ -113,8 +115,9 @@ def _checked(samples: Sequence[float]) -> list[float]:
 def find_modes(samples: Sequence[float]) -> tuple[Mode, ...]:
     """Two modes when the best split in two is far wider than either part, else an empty tuple.
 
-    The split minimises the variance within the parts; it counts when each part holds at least a tenth of the samples
-    (and three of them), the parts' means are 5 pooled deviations apart (Ashman's D) and their medians differ by 3 %.
+    The split minimises the variance within the parts; it counts when each part holds at least a tenth of the
+    samples (and three of them), the parts' means are 5 pooled deviations apart (Ashman's D) and their medians
+    differ by 3 %.
     """
     ordered = sorted(samples)
     n = len(ordered)
@@ -158,16 +161,16 @@ def _moments(values: Sequence[float]) -> tuple[float, float]:
 def bootstrap_median_weights(n: int) -> tuple[float, ...]:
     """Probability that each order statistic is the (lower) median of a resample with replacement of size `n`.
 
-    The r-th smallest of a resample is at most the k-th smallest sample exactly when at least r of the n draws fall
-    among the k smallest, and their number is binomial(n, k / n). So the whole bootstrap distribution is known without
-    drawing anything.
+    The r-th smallest of a resample is at most the k-th smallest sample exactly when at least r of the n draws
+    fall among the k smallest, and their number is binomial(n, k / n). So the whole bootstrap distribution is
+    known without drawing anything.
 
     >>> [round(w, 3) for w in bootstrap_median_weights(3)]
     [0.259, 0.481, 0.259]
     """
     rank = (n + 1) // 2
     cumulative = [0.0, *(_binomial_tail(n, k / n, rank) for k in range(1, n)), 1.0]
-    return tuple(high - low for low, high in zip(cumulative, cumulative[1:], strict=False))
+    return tuple(high - low for low, high in itertools.pairwise(cumulative))
 
 
 def _binomial_tail(n: int, p: float, least: int) -> float:
@@ -198,7 +201,8 @@ def median_ratio_interval(
 
 
 def _likely_medians(samples: Sequence[float]) -> list[tuple[float, float]]:
-    """Order statistics with their weights; those that are the median once in 10^8 resamples or less are left out."""
+    """Order statistics with their weights; those that are the median once in 10^8 resamples or less are left
+    out."""
     ordered = _checked(samples)
     return [(s, w) for s, w in zip(ordered, bootstrap_median_weights(len(ordered)), strict=True) if w > 1e-8]
 
@@ -217,8 +221,8 @@ def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison
 
     * FAST / SLOW: the intervals [min, q3] are apart by at least 0.5 % *and* the interval of the median ratio
       excludes 1.
-    * SAME: the intervals [min, q3] overlap *and* the interval of the median ratio lies within 1 ± 5 %, so that noise
-      never passes for equality.
+    * SAME: the intervals [min, q3] overlap *and* the interval of the median ratio lies within 1 ± 5 %, so
+      that noise never passes for equality.
     * AMBIGUOUS: anything else, and whenever either side has fewer than 5 samples.
 
     >>> compare([1.0, 1.01, 1.02, 1.0, 1.01], [2.0, 2.01, 2.02, 2.0, 2.01]).verdict.value

@@ -44,7 +44,8 @@ def read_results(path: str | Path) -> Results:
     A truncated last line is tolerated and named in `notices`; anything else that does not fit is an error.
 
     Raises:
-        ResultsError: the file is missing, empty, not of schema tileops-bench/1, or damaged before its last line.
+        ResultsError: the file is missing, empty, not of schema tileops-bench/1, or damaged before its last
+            line.
     """
     path = Path(path)
     try:
@@ -74,7 +75,8 @@ def _parse(path: Path, number: int, line: bytes) -> Header | Row:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ResultsError(
-            f"{path}:{number}: not a {SCHEMA} line: {where or 'line'}: {first['msg']} ({error.error_count()} problems)"
+            f"{path}:{number}: not a {SCHEMA} line: {where or 'line'}: {first['msg']} "
+            f"({error.error_count()} problems)"
         ) from error
 
 
@@ -82,7 +84,8 @@ class ResultsWriter:
     """Appends records to a results file; every append is on disk before it returns.
 
     Raises:
-        StorageError: the file cannot be written. A line that did not fit is taken back, so finished rows stay readable.
+        StorageError: the file cannot be written. A line that did not fit is taken back, so finished rows stay
+            readable.
     """
 
     def __init__(self, path: str | Path, keep_bytes: int = 0) -> None:
@@ -110,7 +113,8 @@ class ResultsWriter:
         except OSError as error:
             self._take_back()
             raise StorageError(
-                f"{self.path}: cannot be written: {error.strerror}; {self.written} finished rows of this run are kept"
+                f"{self.path}: cannot be written: {error.strerror}; "
+                f"{self.written} finished rows of this run are kept"
             ) from error
         self._good += len(data)
         self.written += isinstance(record, Row)

@@ -21,8 +21,8 @@ class WorstRow(Record):
 class Summary(Record):
     """Counts and the geometric mean of speed-ups over the strongest valid baseline.
 
-    `geomean` is None when no row is valid. `declared` counts the rows that the run set out to measure; those that it
-    did not measure are counted under the code fewer_rows_than_declared in `invalid`.
+    `geomean` is None when no row is valid. `declared` counts the rows that the run set out to measure; those
+    that it did not measure are counted under the code fewer_rows_than_declared in `invalid`.
     """
 
     device: str
@@ -63,7 +63,9 @@ def summarise_results(results: Results) -> Summary:
         ambiguous=counts[Verdict.AMBIGUOUS],
         invalid=_invalid(results),
         worst=_worst(valid),
-        missing_baselines=dict(Counter(b.name for row in rows for b in row.baselines if b.status == "missing")),
+        missing_baselines=dict(
+            Counter(b.name for row in rows for b in row.baselines if b.status == "missing")
+        ),
     )
 
 

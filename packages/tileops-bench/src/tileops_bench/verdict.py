@@ -1,7 +1,7 @@
 """From measurements to a verdict: pure checks that collect every problem, each with its code and numbers.
 
-The verdict is against the strongest valid baseline. A baseline that is missing, fails or is wrong can take a verdict
-away; it can never turn one into a win.
+The verdict is against the strongest valid baseline. A baseline that is missing, fails or is wrong can take a
+verdict away; it can never turn one into a win.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def _timer(e: Evidence) -> Iterator[Problem]:
 
 def _roofline(e: Evidence) -> Iterator[Problem]:
     if _under_floor(e.candidate, e.floor):
-        detail = f"{e.candidate.summary.min:.0f} ns is below the physical floor of {e.floor.ns:.0f} ns ({e.floor.note})"
+        fastest, floor = e.candidate.summary.min, e.floor
+        detail = f"{fastest:.0f} ns is below the physical floor of {floor.ns:.0f} ns ({floor.note})"
         yield Problem(code=Code.BELOW_ROOFLINE, detail=detail)
 
 
@@ -172,10 +173,8 @@ def _throttled(e: Evidence) -> Iterator[Problem]:
     timed = (c for c in (e.candidate, *e.baselines) if c.summary is not None)
     drifts = [drift(c.samples) for c in timed if len(c.samples) >= DRIFT_SAMPLES]
     if drifts and (min(drifts) > DRIFT_LIMIT or max(drifts) < 1.0 / DRIFT_LIMIT):
-        yield Problem(
-            code=Code.THROTTLED,
-            detail=f"every contender's time drifted by {min(drifts):.2f}x to {max(drifts):.2f}x during the row",
-        )
+        detail = f"every contender's time drifted by {min(drifts):.2f}x to {max(drifts):.2f}x in the row"
+        yield Problem(code=Code.THROTTLED, detail=detail)
 
 
 def _clock(e: Evidence) -> Iterator[Problem]:
@@ -183,10 +182,8 @@ def _clock(e: Evidence) -> Iterator[Problem]:
         return
     own = e.candidate.summary.q3 + (e.candidate.host.q3 if e.candidate.host else 0.0)
     if e.bulk.per_call > BULK_LIMIT * own + BULK_SLACK_NS:
-        yield Problem(
-            code=Code.CLOCK_DISAGREES,
-            detail=f"{e.bulk.per_call:.0f} ns a call by the parent's clock, {own:.0f} ns by the measuring process",
-        )
+        detail = f"{e.bulk.per_call:.0f} ns a call by the parent's clock, {own:.0f} ns by the child's"
+        yield Problem(code=Code.CLOCK_DISAGREES, detail=detail)
 
 
 def _alone(e: Evidence) -> Iterator[Problem]:

@@ -1,8 +1,8 @@
 """Baselines: for each op, every known library callable by name.
 
-Where no library has an op, a composition of torch operations lives in this package, is marked `local`, and is run both
-eagerly and compiled. A baseline never sees an oracle, and its values are not checked here: a certificate made elsewhere
-may reject it by digest.
+Where no library has an op, a composition of torch operations lives in this package, is marked `local`, and is
+run both eagerly and compiled. A baseline never sees an oracle, and its values are not checked here: a
+certificate made elsewhere may reject it by digest.
 
 >>> [b.name for b in baselines_for("RMSNormFwdOp")]
 ['torch-eager', 'torch-compile', 'liger', 'flashinfer']

@@ -1,7 +1,8 @@
-"""Attention: every SDPA backend by name, FlexAttention for windows, FlashInfer, and gather + SDPA for paged caches.
+"""Attention: every SDPA backend by name, FlexAttention for windows, FlashInfer, and gather + SDPA for paged
+caches.
 
-Tensors are (batch, sequence, heads, head_dim) in the manifest and (batch, heads, sequence, head_dim) in SDPA; the
-transposes are views.
+Tensors are (batch, sequence, heads, head_dim) in the manifest and (batch, heads, sequence, head_dim) in SDPA;
+the transposes are views.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def _window(case: Case) -> Callable[..., Any]:
 
 
 def _flex_window(case: Case) -> Callable[..., Any]:
-    """FlexAttention skips the blocks that the window hides; its block mask is made once, outside the timed call."""
+    """FlexAttention skips the blocks that the window hides; its block mask is made once, outside the timed
+    call."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     q, k, params = case.inputs["q"], case.inputs["k"], case.params
@@ -186,14 +188,17 @@ _SOURCES: dict[str, Make] = {
 
 EAGER: dict[str, Make] = {}
 LOCAL: dict[str, Make] = {_PAGED: _paged}
-OTHERS: tuple[Baseline, ...] = tuple(
+_SDPA = tuple(
     Baseline(op, name, _on_backend(make, backend), targets=targets, local=op == _PAGED)
     for op, make in _SOURCES.items()
     for name, (backend, targets) in _BACKENDS.items()
-) + (
+)
+_FLASHINFER = tuple(
+    Baseline(op, "flashinfer", _flashinfer_prefill, "flashinfer-python", "flashinfer", CUDA)
+    for op in (*_DENSE, _WINDOW)
+)
+OTHERS: tuple[Baseline, ...] = (
+    *_SDPA,
     Baseline(_WINDOW, "flex-attention", _flex_window, targets=CUDA),
-    *(
-        Baseline(op, "flashinfer", _flashinfer_prefill, "flashinfer-python", "flashinfer", CUDA)
-        for op in (*_DENSE, _WINDOW)
-    ),
+    *_FLASHINFER,
 )

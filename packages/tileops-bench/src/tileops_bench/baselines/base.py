@@ -22,8 +22,8 @@ class UnsupportedCase(Exception):
 class Case:
     """What a baseline may know when it is built: the row's canonical params, dtypes, shapes and the device.
 
-    `inputs` holds example tensors (shapes, dtypes, device), so that tables and workspaces can be made outside the timed
-    call, as a user of the library would. Their values must not be used.
+    `inputs` holds example tensors (shapes, dtypes, device), so that tables and workspaces can be made outside
+    the timed call, as a user of the library would. Their values must not be used.
     """
 
     op: str
@@ -72,7 +72,8 @@ class Baseline:
 
     @property
     def digest(self) -> str:
-        """Identity for certificates: op, name, library version and the source of the module that builds it."""
+        """Identity for certificates: op, name, library version and the source of the module that builds
+        it."""
         source = inspect.getsource(inspect.getmodule(self.make) or type(self))
         text = "\0".join((self.op, self.name, self.library, source))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,5 @@
-"""Elementwise ops: one torch callable each; gated ones are local compositions, with Liger and FlashInfer beside them."""
+"""Elementwise ops: one torch callable each; gated ones are local compositions, with Liger and FlashInfer
+beside them."""
 
 from __future__ import annotations
 

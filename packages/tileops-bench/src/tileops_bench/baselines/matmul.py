@@ -20,7 +20,8 @@ def _bmm(case: Case) -> Callable[..., Any]:
 
 
 def _scaled_mm(case: Case) -> Callable[..., Any]:
-    """Per-tensor scales go in as scalars; `torch._scaled_mm` wants the second operand column-major, which b.T is."""
+    """Per-tensor scales go in as scalars; `torch._scaled_mm` wants the second operand column-major, which b.T
+    is."""
     if case.inputs["scale_a"].numel() != 1:
         raise UnsupportedCase("per-tensor scales only")
     out_dtype = getattr(torch, str(case.params["out_dtype"]).removeprefix("torch."))

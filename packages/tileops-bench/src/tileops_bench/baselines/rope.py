@@ -1,4 +1,5 @@
-"""Rotary position embedding: no torch function has it, so these are local compositions with precomputed tables."""
+"""Rotary position embedding: no torch function has it, so these are local compositions with precomputed
+tables."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def _moe_permute(case: Case) -> Callable[..., Any]:
 
 
 def _moe_align(case: Case) -> Callable[..., Any]:
-    """Token slots sorted by expert, each expert padded to whole blocks; unused slots hold the number of slots."""
+    """Token slots sorted by expert, each expert padded to whole blocks; unused slots hold the number of
+    slots."""
     experts_total, block = case.params["num_experts"], case.params["block_size"]
     slots = case.params["total_tokens"] * case.params["top_k"]
     longest = slots + experts_total * (block - 1)

@@ -1,7 +1,7 @@
 """The `tileops-bench` command: the only place that prints and chooses exit codes.
 
-0: done. 1: done, and a row is INVALID, was not measured, or (with `--fail-on slow`) is SLOW. 2: bad usage or input.
-3: results cannot be written, or the measuring process broke. 130: interrupted; finished rows are kept.
+0: done. 1: done, and a row is INVALID, was not measured, or (with `--fail-on slow`) is SLOW. 2: bad usage or
+input. 3: results cannot be written, or the measuring process broke. 130: interrupted; finished rows are kept.
 """
 
 from __future__ import annotations

@@ -63,7 +63,9 @@ def summary(options: argparse.Namespace) -> int:
         return 0
     table = Table(show_header=False)
     for name, value in data.items():
-        table.add_row(name, "–" if value is None else json.dumps(value) if isinstance(value, dict) else str(value))
+        table.add_row(
+            name, "–" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)
+        )
     _console().print(table)
     return 0
 
@@ -142,7 +144,8 @@ def tune(options: argparse.Namespace) -> int:
     target = choose_target(options.target)
     outcome = tune_op(
         options.op, target, choose_timer(options.timer, target), kernel=options.kernel, labels=options.rows,
-        dtypes=options.dtypes, limit=options.limit, budget_s=options.row_budget, cpus=available_cpus(options.threads),
+        dtypes=options.dtypes, limit=options.limit, budget_s=options.row_budget,
+        cpus=available_cpus(options.threads),
     )  # fmt: skip
     table = Table("row", "best config", "time", "of the default")
     for best in outcome.rows:
@@ -180,5 +183,3 @@ def schema(options: argparse.Namespace) -> int:
     """Print the JSON Schema."""
     _print_json(json_schema())
     return 0
-
-

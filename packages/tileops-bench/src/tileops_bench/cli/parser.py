@@ -34,27 +34,47 @@ def _run(commands_: argparse._SubParsersAction) -> None:
     run = commands_.add_parser("run", help="measure rows and stream them to a results file")
     run.add_argument("ops", nargs="*", metavar="OP", help="manifest keys; all implemented ones when left out")
     run.add_argument("--out", type=Path, required=True, metavar="FILE", help="results file (JSON lines)")
-    run.add_argument("--resume", action="store_true", help="continue FILE: skip rows finished with equal digests")
+    run.add_argument(
+        "--resume", action="store_true", help="continue FILE: skip rows finished with equal digests"
+    )
     run.add_argument("--overwrite", action="store_true", help="replace FILE")
-    run.add_argument("--rows", nargs="+", default=[], metavar="LABEL", help="only workload rows with these labels")
-    run.add_argument("--dtypes", nargs="+", default=[], metavar="DTYPE", help="only rows with one of these dtypes")
-    run.add_argument("--candidate", default=OWN, help=f"{OWN} (default), FILE.py:OBJECT or package.module:OBJECT")
-    run.add_argument("--baselines", nargs="+", metavar="NAME", help="only these baselines; rows say what was left out")
+    run.add_argument(
+        "--rows", nargs="+", default=[], metavar="LABEL", help="only workload rows with these labels"
+    )
+    run.add_argument(
+        "--dtypes", nargs="+", default=[], metavar="DTYPE", help="only rows with one of these dtypes"
+    )
+    run.add_argument(
+        "--candidate", default=OWN, help=f"{OWN} (default), FILE.py:OBJECT or package.module:OBJECT"
+    )
+    run.add_argument(
+        "--baselines", nargs="+", metavar="NAME", help="only these baselines; rows say what was left out"
+    )
     run.add_argument("--certificates", type=Path, metavar="FILE", help="baseline certificates")
     run.add_argument("--calibration", type=Path, metavar="FILE", help="ceilings to report efficiency against")
-    run.add_argument("--manifest", type=Path, metavar="PATH", help="manifest entries other than the packaged ones")
+    run.add_argument(
+        "--manifest", type=Path, metavar="PATH", help="manifest entries other than the packaged ones"
+    )
     run.add_argument(
         "--scale", choices=("auto", "cpu", "none"), default="auto",
-        help="cpu: rows shrunk to what a CPU does in reasonable time; auto (default): cpu on the CPU, none on CUDA",
+        help="cpu: rows shrunk to what a CPU does in reasonable time; auto (default): cpu on the CPU only",
     )  # fmt: skip
-    run.add_argument("--budget", type=_positive, metavar="SECONDS", help="stop beginning new rows after this long")
-    run.add_argument("--row-budget", type=_positive, default=1.0, metavar="SECONDS", help="timed calls per row (1.0)")
+    run.add_argument(
+        "--budget", type=_positive, metavar="SECONDS", help="stop beginning new rows after this long"
+    )
+    run.add_argument(
+        "--row-budget", type=_positive, default=1.0, metavar="SECONDS", help="timed calls per row (1.0)"
+    )
     run.add_argument("--samples", type=_count, nargs=2, default=(7, 100), metavar=("MIN", "MAX"))
-    run.add_argument("--timeout", type=_positive, default=300.0, metavar="SECONDS", help="per row, compiling included")
+    run.add_argument(
+        "--timeout", type=_positive, default=300.0, metavar="SECONDS", help="per row, compiling included"
+    )
     run.add_argument("--seed", type=int, default=0, help="seed of the inputs")
     run.add_argument("--no-alone", action="store_true", help="do not time the strongest baseline alone")
     run.add_argument("--no-confirm", action="store_true", help="do not confirm SLOW in a new process")
-    run.add_argument("--fail-on", choices=("never", "invalid", "slow"), default="invalid", help="what exits with 1")
+    run.add_argument(
+        "--fail-on", choices=("never", "invalid", "slow"), default="invalid", help="what exits with 1"
+    )
     run.add_argument("--quiet", action="store_true", help="no progress display")
     _device(run)
     run.set_defaults(handler=runcommand.run)
@@ -62,8 +82,12 @@ def _run(commands_: argparse._SubParsersAction) -> None:
 
 def _device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", choices=("cpu", "cuda"), help="default: cuda where torch sees a device")
-    parser.add_argument("--timer", choices=sorted(TARGETS), help="default: perf_counter on the CPU, cupti on CUDA")
-    parser.add_argument("--threads", type=_count, metavar="N", help="CPUs to pin to; default: all that are allowed")
+    parser.add_argument(
+        "--timer", choices=sorted(TARGETS), help="default: perf_counter on the CPU, cupti on CUDA"
+    )
+    parser.add_argument(
+        "--threads", type=_count, metavar="N", help="CPUs to pin to; default: all that are allowed"
+    )
 
 
 def _compare(commands_: argparse._SubParsersAction) -> None:
@@ -86,7 +110,9 @@ def _report(commands_: argparse._SubParsersAction) -> None:
     report = commands_.add_parser("report", help="one self-contained HTML page")
     report.add_argument("results", type=Path)
     report.add_argument("--out", type=Path, required=True, metavar="HTML")
-    report.add_argument("--sections", type=Path, metavar="JSON", help="sections of your own, shown before the results")
+    report.add_argument(
+        "--sections", type=Path, metavar="JSON", help="sections of your own, shown before the results"
+    )
     report.add_argument("--title", default="tileops benchmark")
     report.set_defaults(handler=commands.report)
 
@@ -100,7 +126,9 @@ def _summary(commands_: argparse._SubParsersAction) -> None:
 
 def _calibrate(commands_: argparse._SubParsersAction) -> None:
     calibrate = commands_.add_parser("calibrate", help="measure this device's copy, read and matmul rates")
-    calibrate.add_argument("--out", type=Path, metavar="FILE", help="default: the user's cache, where run finds it")
+    calibrate.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: the user's cache, where run finds it"
+    )
     calibrate.add_argument("--json", action="store_true")
     _device(calibrate)
     calibrate.set_defaults(handler=commands.calibrate)
@@ -120,7 +148,9 @@ def _tune(commands_: argparse._SubParsersAction) -> None:
 
 
 def _lists(commands_: argparse._SubParsersAction) -> None:
-    baselines = commands_.add_parser("baselines", help="known baselines, their digests and whether they are there")
+    baselines = commands_.add_parser(
+        "baselines", help="known baselines, their digests and whether they are there"
+    )
     baselines.add_argument("ops", nargs="*", metavar="OP")
     baselines.add_argument("--json", action="store_true")
     baselines.set_defaults(handler=commands.baselines)

@@ -6,7 +6,14 @@ import argparse
 import sys
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from tileops_bench.calibrate import find_calibration
 from tileops_bench.certificate import read_certificates
@@ -137,7 +144,9 @@ def _check_baselines(rows: list[PlannedRow], wanted: list[str] | None) -> None:
     known = {b.name for op in {row.op for row in rows} for b in baselines_for(op)}
     for name in wanted or ():
         if name not in known:
-            raise UsageError(f"no baseline {name!r} for these ops; known: {', '.join(sorted(known)) or 'none'}")
+            raise UsageError(
+                f"no baseline {name!r} for these ops; known: {', '.join(sorted(known)) or 'none'}"
+            )
 
 
 class ConsoleObserver(RunObserver):
@@ -180,7 +189,9 @@ class ConsoleObserver(RunObserver):
         """Print the row's outcome."""
         self.kept += 1
         self._progress.advance(self._task)
-        self._console.print(f"[{STYLES[row.verdict]}]{row.verdict.value:<9}[/] {row.id}  {describe(row)}", soft_wrap=True)
+        self._console.print(
+            f"[{STYLES[row.verdict]}]{row.verdict.value:<9}[/] {row.id}  {describe(row)}", soft_wrap=True
+        )
 
     def notice(self, text: str) -> None:
         """Print a notice."""
@@ -194,7 +205,5 @@ def describe(row: Row) -> str:
     against = next(b for b in row.baselines if b.name == row.against)
     ratio, c = row.comparison.speedup, row.comparison
     reached = f", {row.efficiency:.0%} of the {row.bound} ceiling" if row.efficiency is not None else ""
-    return (
-        f"{time_text(row.candidate.summary.median)} against {time_text(against.summary.median)} ({row.against}): "
-        f"{ratio:.2f}x, {c.low:.2f} to {c.high:.2f}{reached}"
-    )
+    own, other = time_text(row.candidate.summary.median), time_text(against.summary.median)
+    return f"{own} against {other} ({row.against}): {ratio:.2f}x, {c.low:.2f} to {c.high:.2f}{reached}"

@@ -1,7 +1,9 @@
-"""Charts as inline SVG. Positions are percentages, so that a chart fills any width and its strokes and text stay."""
+"""Charts as inline SVG. Positions are percentages, so that a chart fills any width and its strokes and text
+stay."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from html import escape
 
@@ -49,7 +51,8 @@ def dots(chart: Dots) -> str:
     rows = []
     for dot in chart.dots:
         marks = grid + (
-            f'<line class="interval {dot.tone}" x1="{x(dot.low):.2f}%" x2="{x(dot.high):.2f}%" y1="11" y2="11"/>'
+            f'<line class="interval {dot.tone}" x1="{x(dot.low):.2f}%" x2="{x(dot.high):.2f}%" '
+            f'y1="11" y2="11"/>'
             f'<circle class="dot {dot.tone}" cx="{x(dot.value):.2f}%" cy="11" r="5"/>'
         )
         rows.append(_labelled(dot.label, dot.text, marks, _DOT_HEIGHT))
@@ -79,7 +82,7 @@ def line(chart: Line) -> str:
     ]
     steps = "".join(
         f'<line class="series" x1="{x1:.2f}%" y1="{y1:.1f}" x2="{x2:.2f}%" y2="{y2:.1f}"/>'
-        for (x1, y1), (x2, y2) in zip(points, points[1:], strict=False)
+        for (x1, y1), (x2, y2) in itertools.pairwise(points)
     )
     marked = "".join(
         f'<circle class="{"change" if i in chart.marks else "point"}" cx="{x:.2f}%" cy="{y:.1f}" '
@@ -87,7 +90,9 @@ def line(chart: Line) -> str:
         for i, (x, y) in enumerate(points)
     )
     svg = f'<svg width="100%" height="{_LINE_HEIGHT}" role="img">{steps}{marked}</svg>'
-    return f'<figure class="chart">{_title(chart.title)}{svg}<p class="note">{escape(chart.text)}</p></figure>'
+    return (
+        f'<figure class="chart">{_title(chart.title)}{svg}<p class="note">{escape(chart.text)}</p></figure>'
+    )
 
 
 def _title(text: str) -> str:

@@ -1,4 +1,5 @@
-"""A report as plain data: sections of blocks. Whoever has more to show adds sections; nothing here knows their meaning."""
+"""A report as plain data: sections of blocks. Whoever has more to show adds sections; nothing here knows
+their meaning."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ class Bar(Record):
 
 
 class Bars(Record):
-    """Horizontal bars on one linear scale that starts at zero and reaches at least to `full`, where a line stands."""
+    """Horizontal bars on one linear scale that starts at zero and reaches at least to `full`, where a line
+    stands."""
 
     kind: Literal["bars"] = "bars"
     title: str

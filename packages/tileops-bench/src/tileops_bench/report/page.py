@@ -1,4 +1,5 @@
-"""From a document to one HTML file: style and script inline, no network, nothing that a reader must install."""
+"""From a document to one HTML file: style and script inline, no network, nothing that a reader must
+install."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def render(document: ReportDocument) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(document.title)}</title><style>{style}</style></head><body>"
-        f'<header><div><h1>{escape(document.title)}</h1>{subtitle}</div>'
+        f"<header><div><h1>{escape(document.title)}</h1>{subtitle}</div>"
         '<button id="theme" type="button" aria-label="Switch between light and dark">◐</button></header>'
         f"<nav>{_contents(document.sections)}</nav><main>"
         f"{''.join(_section(i, s) for i, s in enumerate(document.sections))}</main>"

@@ -38,11 +38,12 @@ TONES: dict[Verdict, Tone] = {
     Verdict.INVALID: "void",
 }
 READING = (
-    "Candidate and baselines are called in turn in one process, in rotating order, with cold caches and changing inputs. "
-    "A ratio is the strongest valid baseline's median over the candidate's: above 1 the candidate is faster.",
-    "FAST and SLOW: the intervals from minimum to third quartile are at least 0.5 % apart and the bootstrap interval of "
-    "the ratio excludes 1. SAME: they overlap and that interval lies within 5 % of 1. AMBIGUOUS: the samples do not "
-    "tell. INVALID: a check failed, with its code. No sample is ever dropped.",
+    "Candidate and baselines are called in turn in one process, in rotating order, with cold caches and "
+    "changing inputs. A ratio is the strongest valid baseline's median over the candidate's: above 1 the "
+    "candidate is faster.",
+    "FAST and SLOW: the intervals from minimum to third quartile are at least 0.5 % apart and the bootstrap "
+    "interval of the ratio excludes 1. SAME: they overlap and that interval lies within 5 % of 1. AMBIGUOUS: "
+    "the samples do not tell. INVALID: a check failed, with its code. No sample is ever dropped.",
 )
 
 
@@ -75,7 +76,11 @@ def summary_section(summary: Summary) -> Section:
     geomean = "–" if summary.geomean is None else f"{summary.geomean:.2f}x"
     invalid = summary.declared - summary.valid
     tiles = [
-        Tile(label="geometric mean", value=geomean, note=f"over {summary.valid} of {summary.declared} declared rows"),
+        Tile(
+            label="geometric mean",
+            value=geomean,
+            note=f"over {summary.valid} of {summary.declared} declared rows",
+        ),
         Tile(label="faster", value=str(summary.wins), tone="good"),
         Tile(label="the same", value=str(summary.ties), tone="even"),
         Tile(label="slower", value=str(summary.losses), tone="bad"),
@@ -117,7 +122,17 @@ def ratio_section(rows: Sequence[Row]) -> Section:
 
 def rows_section(rows: Sequence[Row]) -> Section:
     """One line per row, sortable."""
-    columns = ("row", "verdict", "speed-up", "candidate", "strongest baseline", "its time", "rate", "efficiency", "n")
+    columns = (
+        "row",
+        "verdict",
+        "speed-up",
+        "candidate",
+        "strongest baseline",
+        "its time",
+        "rate",
+        "efficiency",
+        "n",
+    )
     return Section(title="Rows", blocks=(Table(columns=columns, rows=tuple(_row_cells(r) for r in rows)),))
 
 
@@ -133,7 +148,9 @@ def _row_cells(row: Row) -> tuple[Cell | str, ...]:
         row.against or "–",
         _time(theirs),
         _rate(row, own),
-        _number(f"{row.efficiency:.0%} of {row.bound}", row.efficiency) if row.efficiency is not None else "–",
+        _number(f"{row.efficiency:.0%} of {row.bound}", row.efficiency)
+        if row.efficiency is not None
+        else "–",
         _number(str(own.n), own.n) if own else "–",
     )
 
@@ -147,7 +164,8 @@ def _time(sample: Sample | None) -> Cell | str:
 
 
 def _rate(row: Row, sample: Sample | None) -> Cell | str:
-    """The rate of whatever the row has more of per byte and operation: bytes unless it is a matrix-like op."""
+    """The rate of whatever the row has more of per byte and operation: bytes unless it is a matrix-like
+    op."""
     if sample is None or not row.bytes:
         return "–"
     seconds = sample.median / 1e9
@@ -204,7 +222,19 @@ def _bar(contender: Contender, row: Row) -> Bar:
 
 
 def _contender_table(everyone: Sequence[Contender]) -> Table:
-    columns = ("contender", "state", "min", "median", "q3", "p99", "n", "host", "first call", "extra memory", "certified")
+    columns = (
+        "contender",
+        "state",
+        "min",
+        "median",
+        "q3",
+        "p99",
+        "n",
+        "host",
+        "first call",
+        "extra memory",
+        "certified",
+    )
     return Table(columns=columns, rows=tuple(_contender_cells(c) for c in everyone))
 
 
@@ -213,7 +243,11 @@ def _contender_cells(c: Contender) -> tuple[Cell | str, ...]:
     state = Cell(text=_state(c), tone="plain" if clean else "void")
     s = c.summary
     figures = (s.min, s.median, s.q3, s.p99) if s else ()
-    modes = f" in 2 modes: {', '.join(f'{m.share:.0%} at {time_text(m.median)}' for m in s.modes)}" if s and s.modes else ""
+    modes = (
+        f" in 2 modes: {', '.join(f'{m.share:.0%} at {time_text(m.median)}' for m in s.modes)}"
+        if s and s.modes
+        else ""
+    )
     return (
         c.name,
         state,
@@ -238,7 +272,10 @@ def conditions_section(header: Header) -> Section:
     facts = [
         ("device", c.device),
         ("timer", c.timer),
-        ("threads", f"{c.threads} on CPUs {', '.join(map(str, c.affinity))}" if c.target == "cpu" else str(c.threads)),
+        (
+            "threads",
+            f"{c.threads} on CPUs {', '.join(map(str, c.affinity))}" if c.target == "cpu" else str(c.threads),
+        ),
         ("cache scrub", size_text(c.cache_scrub_bytes)),
         ("driver", c.driver or "–"),
         ("platform", c.platform),

@@ -15,7 +15,8 @@ TARGETS = {"perf_counter": "cpu", "cupti": "cuda", "cuda-events": "cuda"}
 
 @dataclass(frozen=True)
 class Measurement:
-    """One timed call. `ns` is the time that counts, `span_ns` from the first start to the last end on the device."""
+    """One timed call. `ns` is the time that counts, `span_ns` from the first start to the last end on the
+    device."""
 
     ns: int
     span_ns: int | None = None
@@ -24,7 +25,8 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Timings:
-    """All timed calls of one session by token, and what went wrong, by token (None: with no call in particular)."""
+    """All timed calls of one session by token, and what went wrong, by token (None: with no call in
+    particular)."""
 
     calls: dict[int, Measurement]
     problems: tuple[tuple[int | None, Problem], ...] = ()

@@ -1,7 +1,8 @@
-"""Which device activity belongs to which timed call. Pure: no CUPTI, no device, so that it can be tested anywhere.
+"""Which device activity belongs to which timed call. Pure: no CUPTI, no device, so that it can be tested
+anywhere.
 
-CUPTI gives one record per kernel, copy or fill with a correlation id, and one external-correlation record per API call
-that ties its correlation id to the id pushed on the launching thread at that moment.
+CUPTI gives one record per kernel, copy or fill with a correlation id, and one external-correlation record per
+API call that ties its correlation id to the id pushed on the launching thread at that moment.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def attribute(
 ) -> Timings:
     """Sum device activity per timed call.
 
-    The time of a call is the length of the union of its activities, so that overlap counts once and launch gaps (which
-    measure the host, and which a composition of several kernels would suffer from most) do not count at all; the span
-    with the gaps is kept beside it.
+    The time of a call is the length of the union of its activities, so that overlap counts once and launch
+    gaps (which measure the host, and which a composition of several kernels would suffer from most) do not
+    count at all; the span with the gaps is kept beside it.
 
     Args:
         activities: everything the device did in the session.
@@ -43,7 +44,8 @@ def attribute(
         dropped: records that CUPTI says it lost.
 
     Returns:
-        Timings whose problems name each call without any activity, every activity that no call owns, and lost records.
+        Timings whose problems name each call without any activity, every activity that no call owns, and lost
+        records.
     """
     owned: dict[int, list[Activity]] = defaultdict(list)
     strays: list[Activity] = []

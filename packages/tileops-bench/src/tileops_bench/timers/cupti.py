@@ -1,7 +1,7 @@
 """CUPTI timer: device time per call from activity records, attributed by external correlation ids.
 
-Needs `cupti-python` 13 (`pip install tileops-bench[cuda]`). CUPTI is active only between `start` and `finish`, since
-tracing slows the host: host time is measured outside of it.
+Needs `cupti-python` 13 (`pip install tileops-bench[cuda]`). CUPTI is active only between `start` and
+`finish`, since tracing slows the host: host time is measured outside of it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class CuptiTimer:
         self._link_kind = int(kinds.EXTERNAL_CORRELATION)
         # Without the API kinds CUPTI emits no external-correlation records; launches come through both APIs.
         self._enabled = (
-            kinds.RUNTIME, kinds.DRIVER, kinds.EXTERNAL_CORRELATION, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET
+            kinds.RUNTIME, kinds.DRIVER, kinds.EXTERNAL_CORRELATION, kinds.CONCURRENT_KERNEL, kinds.MEMCPY,
+            kinds.MEMSET,
         )  # fmt: skip
         cupti.activity_register_callbacks(_request_buffer, self._take_buffer)
 
