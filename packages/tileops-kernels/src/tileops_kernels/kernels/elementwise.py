@@ -65,18 +65,15 @@ class ElementwiseConfig:
     unroll: int
 
 
-def _config_table():
-    return ConfigTable(
-        size=lambda sizes: 0,
-        devices={
-            "cpu": ((None, ElementwiseConfig(threads=64, unroll=1)),),
-            # Small tensors: one vector per thread spreads the work over all multiprocessors.
-            "sm_80": (
-                (1 << 20, ElementwiseConfig(threads=128, unroll=1)),
-                (None, ElementwiseConfig(threads=256, unroll=2)),
-            ),
-        },
-    )
+# One config for every size: a block is 8 KB per 16-bit operand, enough in flight to saturate memory with two blocks per
+# multiprocessor, and a tensor of a few thousand elements still takes one launch of one block.
+CONFIGS = ConfigTable(
+    size=lambda sizes: 0,
+    devices={
+        "cpu": ((None, ElementwiseConfig(threads=64, unroll=1)),),
+        "sm_80": ((None, ElementwiseConfig(threads=256, unroll=2)),),
+    },
+)
 
 
 class ElementwiseKernel(Kernel):
@@ -88,7 +85,7 @@ class ElementwiseKernel(Kernel):
     SUPPORTED_DTYPES = _ALL
     ALIGNMENT = 16
     Config = ElementwiseConfig
-    CONFIGS = _config_table()
+    CONFIGS = CONFIGS
 
     @staticmethod
     def program(*, expression, dtypes, out_dtype, vec, config):

@@ -19,16 +19,17 @@ from tileops_kernels.kernels.elementwise import (
     scalar_dtype,
     storage_dtype,
 )
+from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 
 MAX_DIMS = 4
 KINDS = ("vector", "scalar", "strided")
 
 
-def _offset(kind, coordinates, strides, vec, v):
-    """Return the element offset of one input. Strides of the leading dims are given in units of `vec` for "vector"."""
+def _offset(kind, coordinates, strides):
+    """Return the offset of one input: in vectors for "vector" (strides are given in vectors), else in elements."""
     leading = sum(c * s for c, s in zip(coordinates[:-1], strides[:-1], strict=True))
     if kind == "vector":
-        return (leading + coordinates[-1]) * vec + v
+        return leading + coordinates[-1]
     if kind == "scalar":
         return leading
     return leading + coordinates[-1] * strides[-1]
@@ -38,8 +39,8 @@ def _coordinates(index, sizes):
     """Return the coordinates of a linear index; `sizes` are those of all dims but the first."""
     coordinates = []
     for size in reversed(sizes):
-        coordinates.append(index % size)
-        index = index // size
+        coordinates.append(T.truncmod(index, size))
+        index = T.truncdiv(index, size)
     return [index, *reversed(coordinates)]
 
 
@@ -54,6 +55,7 @@ class StridedElementwiseKernel(Kernel):
     ALIGNMENT = 16
     Config = ElementwiseConfig
     CONFIGS = ElementwiseKernel.CONFIGS
+    PASS_CONFIGS = PASS_CONFIGS
 
     @staticmethod
     def program(*, expression, dtypes, out_dtype, vec, kinds, dims, config):
@@ -79,17 +81,19 @@ class StridedElementwiseKernel(Kernel):
 
         @T.macro
         def load(inputs, frags, index, bx, total, sizes, strides):
+            # Kept in a fragment of its own: inside a global index the divisions would be done in 64 bits.
+            offset = T.alloc_fragment((unroll, threads), "int32")
+            for u in T.unroll(unroll):
+                for t in T.Parallel(threads):
+                    offset[u, t] = _offset(
+                        kinds[index], _coordinates(bx * block + u * threads + t, sizes), strides[index]
+                    )
             for u, t, v in T.Parallel(unroll, threads, vec):
                 if bx * block + u * threads + t < total:
-                    frags[index][u, t, v] = inputs[index][
-                        _offset(
-                            kinds[index],
-                            _coordinates(bx * block + u * threads + t, sizes),
-                            strides[index],
-                            vec,
-                            v,
-                        )
-                    ]
+                    if kinds[index] == "vector":
+                        frags[index][u, t, v] = inputs[index][offset[u, t] * vec + v]
+                    else:
+                        frags[index][u, t, v] = inputs[index][offset[u, t]]
 
         @T.macro
         def launch(inputs, output, scalars, all_sizes, all_strides):

@@ -88,6 +88,17 @@ def row_max(tile: RowTile, dtype: str = "float32"):
     return macro
 
 
+def welford_mean(x, mean, count):
+    """Return what the `count`-th value adds to the running mean of those before it."""
+    return (T.cast(x, "float32") - mean) * (T.float32(1) / T.cast(count, "float32"))
+
+
+def welford_deviation(x, mean, count):
+    """Return what the `count`-th value adds to the squared deviations; `mean` is that of the values before it."""
+    delta = T.cast(x, "float32") - mean
+    return delta * delta * (T.float32(1) - T.float32(1) / T.cast(count, "float32"))
+
+
 def welford(tile: RowTile, vectors):
     """Return macros of a one-pass mean and sum of squared deviations.
 
@@ -106,9 +117,13 @@ def welford(tile: RowTile, vectors):
         for u in T.unroll(tile.unroll):
             for i, l, v in T.Parallel(*tile.lane_shape):
                 if tile.vector(chunk, u, l) < vectors:
-                    delta = values[u, i, l, v] - mean[i, l, v]
-                    mean[i, l, v] += delta * (T.float32(1) / T.cast(chunk * tile.unroll + u + 1, "float32"))
-                    deviation[i, l, v] += delta * (values[u, i, l, v] - mean[i, l, v])
+                    # The deviations first: they need the mean before this element.
+                    deviation[i, l, v] += welford_deviation(
+                        values[u, i, l, v], mean[i, l, v], chunk * tile.unroll + u + 1
+                    )
+                    mean[i, l, v] += welford_mean(
+                        values[u, i, l, v], mean[i, l, v], chunk * tile.unroll + u + 1
+                    )
 
     @T.macro
     def merge(mean, deviation, row_mean, row_deviation):
