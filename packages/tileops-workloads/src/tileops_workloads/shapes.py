@@ -35,11 +35,15 @@ class Shape:
         return entry.bind_dims(dict(self.dims), dict(self.params), self.dtypes, self.with_)
 
     def legal(self, entry: Entry) -> Binding | None:
-        """The binding, or None where a rule of the entry forbids the shape."""
+        """The binding, or None where a rule of the entry forbids the shape, or where a param makes a size
+        negative.
+        """
         try:
-            return self.bind(entry)
+            binding = self.bind(entry)
         except SpecError:
             return None
+        metas = (meta for meta in binding.inputs.values() if meta is not None)
+        return binding if all(size >= 0 for meta in metas for size in meta.shape) else None
 
     def positions(self) -> Iterator[tuple[Position, int]]:
         """Every size in the shape, each with where it stands: a dim, or one element of a pack."""
