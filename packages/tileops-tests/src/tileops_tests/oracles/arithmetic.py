@@ -42,7 +42,7 @@ def axes_of(
 def group(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """`x` with the reduced axes merged into the first one: [terms, *kept]."""
     kept = [axis for axis in range(x.dim()) if axis not in axes]
-    moved = x.permute(*sorted(axes), *kept)
+    moved = x.permute((*sorted(axes), *kept))
     terms = 1
     for axis in axes:
         terms *= x.shape[axis]

@@ -219,6 +219,12 @@ def _in_float(call: Call) -> Tensor:
     return call["input"].to(call.dtype)
 
 
+def _reciprocal(call: Call) -> Tensor:
+    """The quotient of two tensors: `1 / x` would be torch's reciprocal."""
+    x = _in_float(call)
+    return torch.ones_like(x) / x
+
+
 _UNARY = (
     _unary("ReluFwdOp", lambda x: torch.where(x <= 0, torch.zeros_like(x), x), F.relu, is_idempotent),
     _unary("SiluFwdOp", silu, F.silu),
@@ -237,7 +243,7 @@ _UNARY = (
     _unary("IsnanFwdOp", lambda x: x != x, torch.isnan),
     _unary("LogicalNotFwdOp", lambda x: x == 0, torch.logical_not),
     _unary("BitwiseNotFwdOp", _bitwise_not, torch.bitwise_not, is_involution),
-    _oracle("ReciprocalFwdOp", lambda c: 1 / _in_float(c), lambda c: torch.reciprocal(_in_float(c))),
+    _oracle("ReciprocalFwdOp", _reciprocal, lambda c: torch.reciprocal(_in_float(c))),
     _oracle(
         "GeluFwdOp",
         lambda c: gelu(c["input"]) if c.param("approximate") == "none" else gelu_tanh(c["input"]),
