@@ -31,7 +31,7 @@ def render(document: ReportDocument) -> str:
     """The document as one self-contained HTML page.
 
     >>> page = render(ReportDocument(title="t", sections=(Section(title="s", blocks=()),)))
-    >>> page.startswith("<!doctype html>"), "http" in page
+    >>> page.startswith("<!doctype html>"), "://" in page
     (True, False)
     """
     here = files("tileops_bench.report")
