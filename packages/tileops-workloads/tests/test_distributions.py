@@ -121,18 +121,23 @@ GOLDEN = {
 }
 
 
-def draw(dtype, distribution="normal", shape=(33, 65), name="test"):
-    return generate(Stream.named(name), shape, dtype, distribution)
+# Where there is a GPU, its bytes are held to the same goldens.
+DEVICES = ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))
+
+
+def draw(dtype, distribution="normal", shape=(33, 65), name="test", device="cpu"):
+    return generate(Stream.named(name), shape, dtype, distribution, device)
 
 
 def digest(tensor):
-    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+    return hashlib.sha256(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS + OTHERS, ids=str)
-def test_bytes_are_golden(dtype, distribution):
-    assert digest(draw(dtype, distribution)) == GOLDEN[f"{dtype} {distribution}"]
+def test_bytes_are_golden(dtype, distribution, device):
+    assert digest(draw(dtype, distribution, device=device)) == GOLDEN[f"{dtype} {distribution}"]
 
 
 def test_global_random_state_is_neither_read_nor_written():

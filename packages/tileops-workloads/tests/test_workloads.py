@@ -9,6 +9,7 @@ import torch
 
 from tileops_manifest import SpecError, UnknownRowError, load_manifest
 from tileops_workloads import (
+    DISTRIBUTIONS,
     BenchmarkWorkload,
     InputGeneratingWorkload,
     ScaleError,
@@ -29,9 +30,17 @@ PAGED = "GroupedQueryAttentionDecodePagedWithKVCacheFwdOp"
 def digest(inputs):
     state = hashlib.sha256()
     for name, tensor in inputs.items():
-        data = b"" if tensor is None else tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        data = (
+            b""
+            if tensor is None
+            else tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
         state.update(name.encode() + data)
     return state.hexdigest()[:16]
+
+
+# Where there is a GPU, inputs made on it must have the same bytes.
+DEVICES = ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))
 
 
 def small(op, row="ragged", **kwargs):
@@ -74,7 +83,21 @@ def test_another_seed_gives_other_values(op):
     ],
 )
 def test_inputs_have_golden_bytes(op, golden):
-    assert digest(small(op).gen_inputs()) == golden
+    for device in DEVICES:
+        assert digest(small(op, device=device).gen_inputs()) == golden
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("op", OPS)
+def test_inputs_do_not_depend_on_threads_or_device(op, distribution):
+    made = {digest(small(op, device=device, distribution=distribution).gen_inputs()) for device in DEVICES}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        made.add(digest(small(op, distribution=distribution).gen_inputs()))
+    finally:
+        torch.set_num_threads(threads)
+    assert len(made) == 1
 
 
 def test_inputs_of_one_call_are_unrelated():
