@@ -1,7 +1,7 @@
 """Names of dtypes: manifest strings, torch dtypes and TileLang dtypes.
 
-The manifest and every public interface spell a dtype as torch does, without ``torch.``; TileLang takes the same names and knows a
-few aliases.
+The manifest and every public interface spell a dtype as torch does, without ``torch.``; TileLang takes the
+same names and knows a few aliases.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def tilelang_dtype(dtype: str | torch.dtype) -> str:
 
 
 def from_tilelang(dtype: object) -> str:
-    """Our name for the dtype of a TileLang buffer or scalar; raises `UnknownDtypeError` for one that torch lacks.
+    """Our name for the dtype of a TileLang buffer or scalar; raises `UnknownDtypeError` for one that torch
+    lacks.
 
     >>> from_tilelang("float8_e4m3")
     'float8_e4m3fn'

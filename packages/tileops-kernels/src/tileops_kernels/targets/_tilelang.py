@@ -1,6 +1,8 @@
-"""Imports TileLang with its own files below our cache directory; every module of the targets that needs TVM comes after this one.
+"""Imports TileLang with its own files below our cache directory; every module of the targets that needs TVM
+comes after this one.
 
-TileLang creates its cache directory as it is imported, in the home directory unless ``$TILELANG_CACHE_DIR`` says otherwise.
+TileLang creates its cache directory as it is imported, in the home directory unless ``$TILELANG_CACHE_DIR``
+says otherwise.
 """
 
 from __future__ import annotations

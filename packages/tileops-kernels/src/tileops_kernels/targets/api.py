@@ -32,9 +32,11 @@ def compile_program(
         prim_func: the program (what ``@T.prim_func`` returns).
         target: ``"cpu"`` or ``"cuda"``.
         arch: cuda only: the architecture, such as ``"sm_90a"``; by default that of the current device.
-        parallel: cpu only: run the grid on ``torch.get_num_threads()`` threads. Programs with atomics always run in order.
+        parallel: cpu only: run the grid on ``torch.get_num_threads()`` threads. Programs with atomics
+            always run in order.
         pass_configs: options of TileLang's passes (cuda), and of its checks (cpu).
-        reverse_parallel: cpu only, a race check: run every ``T.Parallel`` loop backwards. A result that changes depends on the order.
+        reverse_parallel: cpu only, a race check: run every ``T.Parallel`` loop backwards. A result that
+            changes depends on the order.
         poison: cpu only, a use-before-write check: fill block-local storage with NaN bytes before each block.
 
     Returns:

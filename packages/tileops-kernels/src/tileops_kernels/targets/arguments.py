@@ -1,4 +1,4 @@
-"""What a compiled program takes: read from the tile program's signature, checked at every launch that asks for it."""
+"""What a compiled program takes, read off the tile program, and the check of arguments against it."""
 
 from __future__ import annotations
 
@@ -160,38 +160,93 @@ def _names(size: Size) -> set[str]:
 
 
 class _Checker:
-    """Compares arguments with a signature. What is constant is compared first and whole; only symbolic sizes are evaluated one by one."""
+    """Compares arguments with a signature: a fast answer first, and an explanation only where that is no."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         self.count = len(signature.parameters)
         self.limits = tuple((d, 1 << _INT_BITS[d.dtype]) for d in signature.dimensions)
-        self.tensors = tuple(
-            (
-                i,
-                p,
-                torch_dtype(p.dtype),
-                len(p.shape),
-                None if any(isinstance(n, str) for n in p.shape) else torch.Size(p.shape),
-            )
-            for i, p in enumerate(signature.parameters)
-            if isinstance(p, TensorParameter)
-        )
         self.scalars = tuple(
             (i, p) for i, p in enumerate(signature.parameters) if isinstance(p, ScalarParameter)
         )
+        self.tensors = tuple(
+            (i, p, torch_dtype(p.dtype))
+            for i, p in enumerate(signature.parameters)
+            if isinstance(p, TensorParameter)
+        )
         self.compiled = {
             size: compile(size, "<size>", "eval")
-            for _, p, *_ in self.tensors
+            for _, p, _ in self.tensors
             for size in (*p.shape, *(p.strides or ()))
             if isinstance(size, str)
         }
+        self.fast = tuple(
+            (
+                i,
+                dtype,
+                torch.Size(p.shape) if not any(isinstance(n, str) for n in p.shape) else None,
+                tuple(enumerate(p.shape)),
+                len(p.shape),
+                p.strides,
+            )
+            for i, p, dtype in self.tensors
+        )
 
     def __call__(self, args: Sequence[object], device_type: str) -> None:
+        try:
+            if self._fits(args, device_type):
+                return
+        except (AttributeError, IndexError, TypeError):
+            pass  # not tensors, or of another rank: explained below
+        self._explain(args, device_type)
+
+    def _fits(self, args: Sequence[object], device_type: str) -> bool:
+        if len(args) != self.count:
+            return False
+        sizes: dict[str, int] = {}
+        for i, p in self.scalars:
+            kind = type(args[i])
+            if kind is not int and (kind is not float or "int" in p.dtype):
+                return False
+            sizes[p.name] = args[i]
+        for d, limit in self.limits:
+            tensor = args[d.parameter]
+            size = sizes[d.name] = tensor.stride(d.axis) if d.is_stride else tensor.shape[d.axis]
+            if size >= limit:
+                return False
+        on_cpu = device_type == "cpu"
+        for i, dtype, fixed, axes, rank, strides in self.fast:
+            tensor = args[i]
+            if tensor.dtype is not dtype or tensor.is_cpu is not on_cpu:
+                return False
+            shape = tensor.shape
+            if fixed is not None:
+                if shape != fixed:
+                    return False
+            else:
+                if len(shape) != rank:
+                    return False
+                for axis, size in axes:
+                    if shape[axis] != (size if type(size) is int else self._evaluate(size, sizes)):
+                        return False
+            if strides is not None:
+                return False
+            if not tensor.is_contiguous():
+                return False
+        return True
+
+    def _evaluate(self, size: Size, sizes: Mapping[str, int]) -> int:
+        if isinstance(size, int):
+            return size
+        known = sizes.get(size)
+        return eval(self.compiled[size], {}, dict(sizes)) if known is None else known
+
+    def _explain(self, args: Sequence[object], device_type: str) -> None:
+        """Check everything again, in an order that gives the most useful message; raises `LaunchError`."""
         if len(args) != self.count:
             names = ", ".join(p.name for p in self.signature.parameters)
             raise self._error("the argument count", len(args), f"{self.count} ({names})")
-        for i, p, dtype, rank, shape in self.tensors:
+        for i, p, dtype in self.tensors:
             tensor = args[i]
             if not isinstance(tensor, torch.Tensor):
                 raise self._error(p.name, type(tensor).__name__, "a tensor")
@@ -199,58 +254,42 @@ class _Checker:
                 raise self._error(f"{p.name}.dtype", tensor.dtype, dtype)
             if tensor.device.type != device_type:
                 raise self._error(f"{p.name}.device", tensor.device, device_type)
-            if shape is not None:
-                if tensor.shape != shape:
-                    raise self._error(f"{p.name}.shape", tuple(tensor.shape), tuple(shape))
-            elif tensor.dim() != rank:
-                raise self._error(f"{p.name}.shape", tuple(tensor.shape), f"{rank} dimensions")
-            if p.strides is None and not tensor.is_contiguous():
-                raise self._error(f"{p.name}.stride", tensor.stride(), "that of a contiguous tensor")
+            if tensor.dim() != len(p.shape):
+                raise self._error(f"{p.name}.shape", tuple(tensor.shape), f"{len(p.shape)} dimensions")
         for i, p in self.scalars:
-            if not isinstance(args[i], numbers.Number):
+            if not isinstance(args[i], numbers.Real):
                 raise self._error(p.name, type(args[i]).__name__, f"a number ({p.dtype})")
-            if p.dtype.startswith(("int", "uint")) and not isinstance(args[i], numbers.Integral):
+            if "int" in p.dtype and not isinstance(args[i], numbers.Integral):
                 raise self._error(p.name, args[i], f"an integer ({p.dtype})")
-        if self.compiled:
-            self._check_symbolic(args)
-
-    def _check_symbolic(self, args: Sequence[object]) -> None:
         sizes: dict[str, int] = {p.name: args[i] for i, p in self.scalars}
-        for dimension, limit in self.limits:
-            value = sizes[dimension.name] = dimension.read(args)
-            if value >= limit:
-                p = self.signature.parameters[dimension.parameter]
-                raise self._error(
-                    f"{p.name}.shape[{dimension.axis}]",
-                    value,
-                    f"less than {limit}, the range of {dimension.dtype}",
-                )
-        for i, p, _, _, shape in self.tensors:
-            if shape is None:
-                self._compare(f"{p.name}.shape", args[i].shape, p.shape, sizes)
-            if p.strides is not None and args[i].numel():
-                # The stride of a dimension of length one is never used.
-                used = [d for d, n in enumerate(args[i].shape) if n != 1]
-                self._compare(
-                    f"{p.name}.stride", [args[i].stride(d) for d in used], [p.strides[d] for d in used], sizes
-                )
+        for d, limit in self.limits:
+            size = sizes[d.name] = d.read(args)
+            if size >= limit:
+                name = f"{self.signature.parameters[d.parameter].name}.shape[{d.axis}]"
+                raise self._error(name, size, f"less than {limit}, the range of {d.dtype}")
+        for i, p, _ in self.tensors:
+            self._compare(f"{p.name}.shape", args[i].shape, p.shape, sizes)
+            if p.strides is None:
+                if not args[i].is_contiguous():
+                    raise self._error(f"{p.name}.stride", args[i].stride(), "that of a contiguous tensor")
+            elif args[i].numel():
+                used = [
+                    d for d, n in enumerate(args[i].shape) if n != 1
+                ]  # of a dimension of one, none is used
+                got, expected = [args[i].stride(d) for d in used], [p.strides[d] for d in used]
+                self._compare(f"{p.name}.stride", got, expected, sizes)
 
     def _compare(
         self, what: str, got: Sequence[int], expected: Sequence[Size], sizes: Mapping[str, int]
     ) -> None:
-        for axis, size in enumerate(expected):
-            value = (
-                size
-                if isinstance(size, int)
-                else sizes[size]
-                if size in sizes
-                else eval(self.compiled[size], {}, sizes)
+        wanted = tuple(self._evaluate(size, sizes) for size in expected)
+        if tuple(got) != wanted:
+            named = ", ".join(map(str, expected))
+            raise self._error(
+                what,
+                tuple(got),
+                f"{wanted} = ({named})" if any(isinstance(n, str) for n in expected) else wanted,
             )
-            if got[axis] != value:
-                wanted = tuple(
-                    n if isinstance(n, int) else eval(self.compiled[n], {}, sizes) for n in expected
-                )
-                raise self._error(what, tuple(got), f"{wanted} = ({', '.join(map(str, expected))})")
 
     def _error(self, parameter: str, got: object, expected: object) -> LaunchError:
         return LaunchError(self.signature.program, parameter, got, expected)

@@ -12,8 +12,9 @@ from .arguments import Signature
 class CompiledProgram(ABC):
     """A tile program compiled for one target.
 
-    Call it with torch tensors and Python numbers in the order of the program's parameters; outputs are allocated by the caller. Symbolic
-    sizes are read off the tensors. `launcher` is the same call without any check, for callers that have checked already.
+    Call it with torch tensors and Python numbers in the order of the program's parameters; outputs are
+    allocated by the caller. Symbolic sizes are read off the tensors. `launcher` is the same call without
+    any check, for callers that have checked already.
 
     Attributes:
         signature: the parameters and their dtypes, shapes and symbolic sizes.
@@ -21,7 +22,8 @@ class CompiledProgram(ABC):
         launcher: ``launcher(*args) -> None``, unchecked; reads the symbolic sizes off the tensors.
 
     Raises:
-        LaunchError: an argument's count, type, dtype, shape, stride or device does not fit; names the parameter.
+        LaunchError: an argument's count, type, dtype, shape, stride or device does not fit; names the
+            parameter.
     """
 
     device_type: ClassVar[str]
@@ -38,10 +40,12 @@ class CompiledProgram(ABC):
 
     @abstractmethod
     def bound(self, *example_args: object) -> Callable[..., None]:
-        """A launcher for calls whose sizes are those of `example_args`: checks these once, reads no size again.
+        """A launcher for calls whose sizes are those of `example_args`: checks these once, reads no size
+        again.
 
-        The launcher takes as many arguments as the program; numbers are passed again. Of a tensor it uses only
-        the address, so a tensor of another shape over the same elements will do, and callers need no views.
+        The launcher takes as many arguments as the program; numbers are passed again. Of a tensor it uses
+        only the address, so a tensor of another shape over the same elements will do, and callers need no
+        views.
         """
 
     @property

@@ -1,8 +1,9 @@
 """The on-disk cache of compiled programs: one directory per entry, published by an atomic rename.
 
-Layout below `root()`: ``<target>/<key>/…``; ``tilelang/`` holds what TileLang itself writes. An entry is written in a temporary
-directory beside its final place and renamed; of two writers the first wins and both get the same content, because the key is the
-content's identity. Readers verify a digest, so a truncated or altered entry is rebuilt, not loaded.
+Layout below `root()`: ``<target>/<key>/…``; ``tilelang/`` holds what TileLang itself writes. An entry is
+written in a temporary directory beside its final place and renamed; of two writers the first wins and both
+get the same content, because the key is the content's identity. Readers verify a digest, so a truncated or
+altered entry is rebuilt, not loaded.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CacheEntry:
 
 
 def root() -> Path:
-    """The cache directory, read from the environment at every call: ``$TILEOPS_CACHE_DIR`` or ``~/.cache/tileops``."""
+    """The cache directory: ``$TILEOPS_CACHE_DIR`` or ``~/.cache/tileops``, read at every call."""
     configured = os.environ.get(CACHE_DIR_VARIABLE)
     return Path(configured) if configured else Path(os.path.expanduser("~")) / ".cache" / "tileops"
 
@@ -90,7 +91,8 @@ def load(target: str, key: str) -> CacheEntry | None:
 def publish(target: str, key: str, build: Callable[[Path], Mapping[str, object]]) -> CacheEntry:
     """Build an entry and make it visible in one step.
 
-    `build` fills a private directory and returns what goes into the entry's metadata. A damaged entry of the same key is replaced.
+    `build` fills a private directory and returns what goes into the entry's metadata. A damaged entry of
+    the same key is replaced.
     """
     parent = ensure_directory(target)
     try:
@@ -165,5 +167,6 @@ def clear() -> int:
 def unusable(path: Path, error: OSError) -> CacheError:
     """The error that says which directory cannot be used, and how to choose another."""
     return CacheError(
-        f"the cache directory {path} cannot be used ({error.strerror or error}); set {CACHE_DIR_VARIABLE} to a writable directory"
+        f"the cache directory {path} cannot be used ({error.strerror or error}); "
+        f"set {CACHE_DIR_VARIABLE} to a writable directory"
     )

@@ -8,7 +8,7 @@ class TargetError(RuntimeError):
 
 
 class LaunchError(TargetError, ValueError):
-    """A compiled program was called with an argument that does not fit; names the parameter, what came and what was expected."""
+    """An argument of a launch does not fit; names the parameter, what came and what was expected."""
 
     def __init__(self, program: str, parameter: str, got: object, expected: object) -> None:
         super().__init__(f"{program}: {parameter} is {got}, expected {expected}")
@@ -16,7 +16,7 @@ class LaunchError(TargetError, ValueError):
 
 
 class UnsupportedTileOpError(TargetError, NotImplementedError):
-    """The program uses a tile operation that this target cannot run; names the operation and the source line."""
+    """The program uses an operation that this target cannot run; names it and the source line."""
 
     def __init__(self, operation: str, location: str | None = None, detail: str | None = None) -> None:
         where = f" at {location}" if location else ""
@@ -30,7 +30,7 @@ class CompilerNotFoundError(TargetError):
 
 
 class CompilationError(TargetError):
-    """The compiler refused the generated code: a defect of this package, or of the compiler's installation."""
+    """The compiler refused the generated code: a defect of this package or of the installation."""
 
     def __init__(self, message: str, source: str | None = None) -> None:
         super().__init__(message)

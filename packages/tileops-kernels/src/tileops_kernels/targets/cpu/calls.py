@@ -1,7 +1,7 @@
 """Intrinsic calls inside expressions: one table from TVM's name to the C++ that computes it.
 
-Every printer takes the expression printer and the call, and gives a value in the call's C++ value type; a narrow float result is rounded
-by the caller.
+Every printer takes the expression printer and the call, and gives a value in the call's C++ value type; a
+narrow float result is rounded by the caller.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .numeric import CType, ctype
 
 
 def _function(name: str, arguments: int | None = None) -> Callable:
-    """A C++ function (overloaded for float and double) of the call's first arguments, in the call's own type."""
+    """A C++ function, overloaded for float and double, of the call's first arguments in its own type."""
 
     def printer(p, call):
         t = ctype(call.dtype)
@@ -97,7 +97,8 @@ def _builtin(name: str) -> Callable:
 
     def printer(p, call):
         source = ctype(call.args[0].dtype)
-        return f"({ctype(call.dtype).value})tl_{name}((uint{8 * max(4, source.bytes)}_t)({p.value(call.args[0])}))"
+        unsigned = f"uint{8 * max(4, source.bytes)}_t"
+        return f"({ctype(call.dtype).value})tl_{name}(({unsigned})({p.value(call.args[0])}))"
 
     return printer
 
@@ -117,7 +118,7 @@ def _load_narrow(t: CType, element: str) -> str:
 
 
 def exchange(operation: str) -> Callable:
-    """An atomic read-modify-write; a value-less one is a statement. Programs that use one run their grid in order."""
+    """An atomic read-modify-write. A program that uses one runs its grid in order."""
 
     def printer(p, call):
         storage, element, guard = _pointer(p, call.args[0])
@@ -125,7 +126,8 @@ def exchange(operation: str) -> Callable:
         t = storage.ctype
         value = p.as_type(call.args[1], t)
         if t.narrow:
-            code = f"tl_exchange_narrow(&{element}, {value}, tl_load_{t.name}, tl_store_{t.name}, tl_combine_{operation})"
+            functions = f"tl_load_{t.name}, tl_store_{t.name}, tl_combine_{operation}"
+            code = f"tl_exchange_narrow(&{element}, {value}, {functions})"
         else:
             code = f"tl_exchange_{operation}<{t.storage}>(&{element}, {value})"
         return f"({guard} ? {code} : ({t.value})0)" if guard else code

@@ -17,9 +17,10 @@ COMPILER_VARIABLES: Final = ("TILEOPS_CXX", "CXX")
 _CANDIDATES: Final = ("g++", "c++", "clang++")
 SUPPORT_HEADERS: Final = Path(__file__).parent
 
-# Nothing here changes what a program computes. Left out on purpose: -ffast-math, -fassociative-math, -fno-signed-zeros and
-# -ffinite-math-only, which break compensated sums, signed zeros and NaN tests. Reductions that may be reassociated are marked one by one
-# in the generated code, with `omp simd reduction`.
+# Nothing here changes what a program computes. Left out on purpose: -ffast-math, -fassociative-math,
+# -fno-signed-zeros and -ffinite-math-only, which break compensated sums, signed zeros and NaN tests.
+# Reductions that may be reassociated are marked one by one in the generated code, with `omp simd
+# reduction`.
 FLAGS: Final = (
     "-std=gnu++17",
     "-O3",
@@ -49,7 +50,10 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The compiler that `$TILEOPS_CXX` or `$CXX` names, else g++, c++ or clang++ on the PATH; raises `CompilerNotFoundError`."""
+    """The compiler that `$TILEOPS_CXX` or `$CXX` names, else g++, c++ or clang++ on the PATH.
+
+    Raises `CompilerNotFoundError`, which says what to install.
+    """
     for variable in COMPILER_VARIABLES:
         named = os.environ.get(variable)
         if named:
@@ -121,6 +125,7 @@ def build(compiler: Compiler, source: Path, output: Path) -> None:
     if result.returncode:
         hint = "; install its OpenMP runtime (`apt install libomp-dev`)" if "omp" in result.stderr else ""
         raise CompilationError(
-            f"{compiler.version} failed with exit code {result.returncode}{hint}\n{result.stderr.strip()[:4000]}",
+            f"{compiler.version} failed with exit code {result.returncode}{hint}\n"
+            f"{result.stderr.strip()[:4000]}",
             source.read_text(),
         )

@@ -16,7 +16,8 @@ from ..errors import UnsupportedTileOpError
 from .numeric import CType, ctype
 from .ranges import Ranges, children, key
 
-# Arrays up to this size stay on the stack, where the compiler can keep them in registers; larger ones go to the block's arena.
+# Arrays up to this size stay on the stack, where the compiler can keep them in registers; larger ones go to
+# the block's arena.
 STACK_BYTES: Final = 1024
 ALIGNMENT: Final = 64
 _RESERVED: Final = frozenset(
@@ -153,7 +154,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Guard:
-    """A bounds condition; `shared` is a condition free of the enclosing nest's variables that implies it, None where there is none."""
+    """A bounds condition, and one free of the nest's variables that implies it (None where there is none)."""
 
     condition: str
     shared: str | None
@@ -161,7 +162,11 @@ class Guard:
 
 @dataclass
 class Nest:
-    """The `T.Parallel` nest being printed: variables defined inside, buffers written inside, guards met, and whether to leave them out."""
+    """The `T.Parallel` nest being printed.
+
+    It knows the variables defined and the data written inside, and the conditions under which all guards
+    that can be decided outside hold; `assume_shared` leaves those guards out.
+    """
 
     variables: set[int]
     written: set[int]
@@ -193,7 +198,7 @@ class Context:
         self.asserts: list[str] = []
         self._statements: list[object] = []
 
-    # ---- lines ---------------------------------------------------------------------------------------------------------
+    # ---- lines ----
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
@@ -215,7 +220,7 @@ class Context:
         finally:
             self.lines = outer
 
-    # ---- names and storage ---------------------------------------------------------------------------------------------
+    # ---- names and storage ----
 
     def fresh(self, hint: str) -> str:
         base = re.sub(r"\W", "_", hint) or "v"
@@ -228,7 +233,7 @@ class Context:
         return name
 
     def name(self, variable: tirx.Var) -> str:
-        """The C++ name of a variable; each variable keeps one name through all versions of the code around it."""
+        """The C++ name of a variable: one name through all versions of the code around it."""
         identity = key(variable)
         if identity not in self.names:
             self.names[identity] = self.fresh(variable.name)
@@ -317,7 +322,7 @@ class Context:
         self.data_storage.setdefault(key(buffer.data), storage)
         return storage
 
-    # ---- where we are --------------------------------------------------------------------------------------------------
+    # ---- where we are ----
 
     @contextmanager
     def at(self, statement: object) -> Iterator[None]:

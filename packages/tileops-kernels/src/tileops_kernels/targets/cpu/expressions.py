@@ -21,12 +21,12 @@ _COMPARISON: Final = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", 
 
 
 class ExpressionPrinter:
-    """Prints one expression in one of three forms: a value, an index (64 bits), or the bits that a store writes."""
+    """Prints an expression as a value, as a 64-bit index, or as the bits that a store writes."""
 
     def __init__(self, context: Context) -> None:
         self.ctx = context
 
-    # ---- values --------------------------------------------------------------------------------------------------------
+    # ---- values ----
 
     def value(self, expr: object) -> str:
         """The value; of a narrow float, already rounded to its dtype."""
@@ -63,7 +63,7 @@ class ExpressionPrinter:
         """The value converted to the C++ value type of `target`, without rounding to a narrow dtype."""
         return self._convert(self.value(expr), ctype(expr.dtype), target.value)
 
-    # ---- conversions ---------------------------------------------------------------------------------------------------
+    # ---- conversions ----
 
     def _convert(self, code: str, source: CType, target: str) -> str:
         if source.value == target:
@@ -93,7 +93,7 @@ class ExpressionPrinter:
             return f"tl_to_odd((double)({inner}))"
         return self._convert(inner, source, "float")
 
-    # ---- operators -----------------------------------------------------------------------------------------------------
+    # ---- operators ----
 
     def _arithmetic(self, expr: object) -> str:
         t = ctype(expr.dtype)
@@ -128,7 +128,8 @@ class ExpressionPrinter:
         return f"({t})({a} {operator} {b})" if plain else f"{function}<{t}>({a}, {b})"
 
     def _extremum(self, expr: object) -> str:
-        return f"tl_{type(expr).__name__.lower()}<{ctype(expr.dtype).value}>({self.value(expr.a)}, {self.value(expr.b)})"
+        name, t = type(expr).__name__.lower(), ctype(expr.dtype).value
+        return f"tl_{name}<{t}>({self.value(expr.a)}, {self.value(expr.b)})"
 
     def _comparison(self, expr: object) -> str:
         if isinstance(expr, tirx.EQ) and self._is_leader_test(expr):
@@ -136,7 +137,8 @@ class ExpressionPrinter:
         return f"({self.value(expr.a)} {_COMPARISON[type(expr).__name__]} {self.value(expr.b)})"
 
     def _is_leader_test(self, expr: tirx.EQ) -> bool:
-        # One thread runs a whole block here, so `tx == 0`, which picks the leader, holds. Other uses of an index are refused.
+        # One thread runs a whole block here, so `tx == 0`, which picks the leader, holds. Other uses of an
+        # index are refused.
         return (
             isinstance(expr.a, tirx.Var)
             and key(expr.a) in self.ctx.thread_variables
@@ -158,9 +160,10 @@ class ExpressionPrinter:
 
     def _let(self, expr: tirx.Let) -> str:
         t = ctype(expr.var.dtype).value
-        return f"({{ const {t} {self.ctx.name(expr.var)} = {self.value(expr.value)}; {self.value(expr.body)}; }})"
+        definition = f"const {t} {self.ctx.name(expr.var)} = {self.value(expr.value)};"
+        return f"({{ {definition} {self.value(expr.body)}; }})"
 
-    # ---- leaves --------------------------------------------------------------------------------------------------------
+    # ---- leaves ----
 
     def _variable(self, expr: tirx.Var) -> str:
         if key(expr) in self.ctx.thread_variables:
@@ -192,7 +195,7 @@ class ExpressionPrinter:
         t = ctype(expr.dtype)
         return f"tl_round_{t.name}({code})" if t.narrow and name not in _EXACT_CALLS else code
 
-    # ---- memory --------------------------------------------------------------------------------------------------------
+    # ---- memory ----
 
     def raw_load(self, expr: tirx.BufferLoad) -> str:
         """The stored bits of an element; zero outside a global tensor."""

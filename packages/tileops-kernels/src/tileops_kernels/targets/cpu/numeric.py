@@ -1,7 +1,8 @@
 """How the C++ that we generate holds each dtype.
 
-*storage* is the type in memory, *value* the type in expressions. A narrow float (fp16, bf16, fp8) is bits in memory and a ``float`` in
-expressions; a value is always already rounded to its dtype, so every rounding of the tile program is one explicit call.
+*storage* is the type in memory, *value* the type in expressions. A narrow float (fp16, bf16, fp8) is bits
+in memory and a ``float`` in expressions; a value is always already rounded to its dtype, so every rounding
+of the tile program is one explicit call.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ INTEGER_RANGE: Final = MappingProxyType(
 
 
 def ctype(dtype: object) -> CType:
-    """The C++ form of a TVM dtype; raises `UnsupportedTileOpError` for one that the target cannot hold (fp4, vectors, handles)."""
+    """The C++ form of a TVM dtype.
+
+    Raises `UnsupportedTileOpError` for one that the target cannot hold: fp4, vectors, handles.
+    """
     try:
         return CTYPES[str(dtype)]
     except KeyError:

@@ -1,4 +1,4 @@
-"""A whole tile program as one C++ source: each kernel's block is a function, and the grid is a loop around it."""
+"""A whole tile program as one C++ source: a kernel's block is a function, its grid a loop around it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GRID_ORDER: Final = ("blockIdx.z", "blockIdx.y", "blockIdx.x")
 
 @dataclass(frozen=True)
 class Translation:
-    """The C++ of a program. Status codes above `OUT_OF_MEMORY` are failed device asserts, in the order of `asserts`."""
+    """The C++ of a program. A status above `OUT_OF_MEMORY` counts the failed device assert in `asserts`."""
 
     source: str
     asserts: tuple[str, ...]
@@ -29,7 +29,10 @@ class Translation:
 
 
 def translate(func: tirx.PrimFunc, signature: Signature, options: Options) -> Translation:
-    """Print a tile program in CUDA form as C++; raises `UnsupportedTileOpError` with the source line of what it does not know."""
+    """Print a tile program in CUDA form as C++.
+
+    Raises `UnsupportedTileOpError`, with the source line, for what the target does not know.
+    """
     context = Context(options)
     try:
         return _ProgramPrinter(context, func, signature).print()
@@ -78,7 +81,7 @@ class _ProgramPrinter:
         ]
         return Translation("\n".join(lines), tuple(ctx.asserts), parallel)
 
-    # ---- outside of kernels ------------------------------------------------------------------------------------------------
+    # ---- outside of kernels ----
 
     def _host(self, stmt: object) -> None:
         with self.ctx.at(stmt):
@@ -95,7 +98,7 @@ class _ProgramPrinter:
                 grid, body = _grid(stmt)
                 self._kernel(grid, body)
 
-    # ---- one kernel --------------------------------------------------------------------------------------------------------
+    # ---- one kernel ----
 
     def _kernel(self, grid: Sequence[tirx.For], body: object) -> None:
         ctx = self.ctx
@@ -127,7 +130,7 @@ def _extra_headers(functions: Sequence[str]) -> list[str]:
 
 
 def _grid(stmt: object) -> tuple[list[tirx.For], object]:
-    """The loops over block indices, slowest first, and what a block runs. A body without a grid is one block."""
+    """The loops over block indices, slowest first, and what a block runs; no grid means one block."""
     grid = []
     while isinstance(stmt, tirx.For) and int(stmt.kind) == _THREAD_BINDING:
         if str(stmt.thread_binding.thread_tag) not in _GRID_ORDER:
@@ -143,12 +146,14 @@ def _launch(block: str, passed: str, grid: Sequence[tuple[str, str]]) -> list[st
     sizes = [f"const int64_t tl_n{d} = {extent};" for d, (_, extent) in enumerate(grid)]
     count = " * ".join(f"tl_n{d}" for d in range(len(grid))) or "1"
     arguments = ", ".join(a for a in (passed, *(f"(int32_t){name}" for name, _ in grid)) if a)
-    call = f"{block}({arguments + ', ' if arguments else ''}tl_arena + TL_ARENA_BYTES * (size_t)tl_thread(), tl_status);"
+    own_arena = "tl_arena + TL_ARENA_BYTES * (size_t)tl_thread()"
+    call = f"{block}({arguments + ', ' if arguments else ''}{own_arena}, tl_status);"
     return [
         "  {",
         *(f"    {size}" for size in sizes),
         f"    const int64_t tl_blocks = {count};",
-        "    const int tl_team = (int)(TL_PARALLEL && tl_blocks > 1 ? (tl_blocks < tl_threads ? tl_blocks : tl_threads) : 1);",
+        "    const int64_t tl_most = tl_blocks < tl_threads ? tl_blocks : tl_threads;",
+        "    const int tl_team = TL_PARALLEL && tl_most > 1 ? (int)tl_most : 1;",
         "    char* const tl_arena = (char*)aligned_alloc(64, TL_ARENA_BYTES * (size_t)tl_team);",
         f"    if (tl_arena == nullptr) return {OUT_OF_MEMORY};",
         *_grid_loops(loops, call),
@@ -166,7 +171,8 @@ def _grid_loops(loops: Sequence[str], call: str) -> list[str]:
     return [
         "    if (tl_team > 1) {",
         f"      const int64_t tl_chunk = {chunk};",
-        f"      #pragma omp parallel for collapse({len(loops)}) schedule(dynamic, tl_chunk) num_threads(tl_team)",
+        f"      #pragma omp parallel for collapse({len(loops)}) schedule(dynamic, tl_chunk) "
+        "num_threads(tl_team)",
         *plain,
         "    } else {",
         *plain,

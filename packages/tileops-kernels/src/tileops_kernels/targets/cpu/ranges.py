@@ -1,7 +1,9 @@
-"""Value ranges of index expressions: which accesses need a bounds guard, and which guards a whole loop nest can share.
+"""Value ranges of index expressions: which accesses need a bounds guard, and which guards a whole loop nest
+can share.
 
-TileLang promises that a global access outside a tensor reads zero or writes nothing. A guard per element keeps the promise but stops
-vectorisation, so it is left out where the range proves it, and hoisted out of a loop nest where it is affine in the nest's variables.
+TileLang promises that a global access outside a tensor reads zero or writes nothing. A guard per element
+keeps the promise but stops vectorisation, so it is left out where the range proves it, and hoisted out of a
+loop nest where it is affine in the nest's variables.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def key(node: object) -> int:
 
 @dataclass
 class VariableRange:
-    """What is known of one variable; `extent` is the expression that bounds it from above where it starts at zero."""
+    """What is known of a variable; `extent` is its bound from above, where it starts at zero."""
 
     interval: Interval
     extent: object | None = None
@@ -84,7 +86,10 @@ class Ranges:
         return False
 
     def affine(self, expr: object, inside: set[int], is_stable: Callable[[object], bool]) -> Affine | None:
-        """Split `expr` into terms free of the variables `inside` a nest and a constant range; None where that is impossible."""
+        """Split `expr` into terms free of the variables `inside` a nest and a constant range.
+
+        None where that is impossible.
+        """
         if not mentions(expr, inside):
             if isinstance(expr, tirx.IntImm):
                 return Affine((), expr.value, expr.value)

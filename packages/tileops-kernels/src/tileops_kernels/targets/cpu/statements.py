@@ -17,7 +17,8 @@ from .tile_ops import TILE_OPS
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _THREAD_BINDING = range(5)
 
-# Synchronisation, pipelining and register hints: nothing to do where one thread runs a block from top to bottom.
+# Synchronisation, pipelining and register hints: nothing to do where one thread runs a block from top to
+# bottom.
 _NO_OPERATION: Final = frozenset(
     {
         "tirx.tvm_storage_sync",
@@ -86,7 +87,7 @@ class StatementPrinter:
                 raise self.ctx.unsupported(f"the statement {type(stmt).__name__}")
             handler(self, stmt)
 
-    # ---- structure -----------------------------------------------------------------------------------------------------
+    # ---- structure ----
 
     def _sequence(self, stmt: tirx.SeqStmt) -> None:
         for child in stmt.seq:
@@ -130,7 +131,8 @@ class StatementPrinter:
             self.ctx.inlined[key(variable)] = value
             return
         self.ctx.line(
-            f"const {ctype(variable.dtype).value} {self.ctx.name(variable)} = {self.expressions.value(value)};"
+            f"const {ctype(variable.dtype).value} {self.ctx.name(variable)} = "
+            f"{self.expressions.value(value)};"
         )
         self.ctx.ranges.set_interval(variable, self.ctx.ranges.interval(value))
 
@@ -164,7 +166,7 @@ class StatementPrinter:
             self.ctx.line(f"__atomic_store_n(tl_status, {len(self.ctx.asserts) + 1}, __ATOMIC_RELAXED);")
             self.ctx.line("return;")
 
-    # ---- loops ---------------------------------------------------------------------------------------------------------
+    # ---- loops ----
 
     def _loop(self, stmt: tirx.For) -> None:
         if int(stmt.kind) == _THREAD_BINDING:
@@ -175,7 +177,7 @@ class StatementPrinter:
             self._plain_loop(stmt)
 
     def nest(self, loop: object, print_body: Callable[[], None]) -> None:
-        """Print a parallel nest. Where guards can be decided for the whole nest, print it twice: without them, and with them."""
+        """Print a parallel nest; in two versions where one condition decides all its guards."""
         nest = Nest(*_footprint(loop))
         with self._in_nest(nest), self.ctx.captured() as guarded:
             print_body()
@@ -232,7 +234,7 @@ class StatementPrinter:
         handler = _STATEMENTS[type(stmt).__name__]
         handler(self, stmt)
 
-    # ---- calls ---------------------------------------------------------------------------------------------------------
+    # ---- calls ----
 
     def _evaluate(self, stmt: tirx.Evaluate) -> None:
         call = stmt.value
@@ -281,7 +283,7 @@ def _footprint(loop: object) -> tuple[set[int], set[int]]:
     def visit(node: object) -> None:
         if isinstance(node, tirx.For):
             variables.add(key(node.loop_var))
-        elif isinstance(node, tirx.Bind) or isinstance(node, tirx.Let):
+        elif isinstance(node, (tirx.Bind, tirx.Let)):
             variables.add(key(node.var))
         elif isinstance(node, tirx.BufferStore):
             written.add(key(node.buffer.data))
@@ -295,8 +297,9 @@ def _footprint(loop: object) -> tuple[set[int], set[int]]:
 def _is_independent(loop: tirx.For) -> bool:
     """Whether the compiler may take the iterations of an innermost `T.Parallel` loop as independent.
 
-    TileLang promises that they are, except through what a thread owns: an element whose index does not move with the loop (a reducer, a
-    scalar used as a temporary) carries from one iteration to the next here, where one thread runs them all.
+    TileLang promises that they are, except through what a thread owns: an element whose index does not move
+    with the loop (a reducer, a scalar used as a temporary) carries from one iteration to the next here,
+    where one thread runs them all.
     """
     variables = {key(loop.loop_var)}
 

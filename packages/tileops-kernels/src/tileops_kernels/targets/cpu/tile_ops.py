@@ -1,8 +1,9 @@
 """Tile operations as plain loops.
 
-Copies, fills and transposes become the `T.Parallel` nest that they stand for and take the same path as one in the program. Matrix
-products, reductions and scans are printed directly, since here the order of accumulation is a decision: sums over the innermost dimension
-are the only ones that the compiler may reassociate, and are marked as such one by one.
+Copies, fills and transposes become the `T.Parallel` nest that they stand for and take the same path as one
+in the program. Matrix products, reductions and scans are printed directly, since here the order of
+accumulation is a decision: sums over the innermost dimension are the only ones that the compiler may
+reassociate, and are marked as such one by one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tvm import tirx
 
 from .numeric import CTYPES, CType, ctype
-from .ranges import key
+from .ranges import key, same_expr
 
 if TYPE_CHECKING:
     from .statements import StatementPrinter
@@ -59,7 +60,7 @@ def _converted(value: object, dtype: object) -> object:
     return value if str(value.dtype) == str(dtype) else tirx.Cast(dtype, value)
 
 
-# ---- element-wise -------------------------------------------------------------------------------------------------------------
+# ---- element-wise ----
 
 
 def _moved(
@@ -71,7 +72,8 @@ def _moved(
         source, extents = None, [target.extents[d] for d in target.moving]
     else:
         source = region(call.args[0])
-        # The iteration space is that of the side nearer to the registers: only the other may hang over a tensor's edge.
+        # The iteration space is that of the side nearer to the registers: only the other may hang over a
+        # tensor's edge.
         level = [_SCOPE_LEVEL.get(r.buffer.scope(), 0) for r in (source, target)]
         base = source if level[0] >= level[1] else target
         extents = [base.extents[d] for d in base.moving]
@@ -118,12 +120,12 @@ def _transpose(p: StatementPrinter, call: tirx.Call) -> None:
     p.parallel_loops(variables, extents, tirx.BufferStore(target.buffer, value, target.at(variables[::-1])))
 
 
-# ---- reductions and scans -----------------------------------------------------------------------------------------------------
+# ---- reductions and scans ----
 
 
 @dataclass(frozen=True)
 class Combine:
-    """How two partial results combine. `clause` is the OpenMP reduction that lets the compiler reassociate it."""
+    """How two partial results combine; `clause` is the OpenMP reduction that lets them be reassociated."""
 
     code: str
     clause: str
@@ -275,7 +277,7 @@ class _Reduction:
         return f"tl_abs({code})" if self.magnitude else code
 
     def innermost(self) -> None:
-        """One accumulator per output; the loop over the last dimension is the one that may be reassociated."""
+        """One accumulator per output; only the loop over the last dimension may be reassociated."""
         p, ctx, t = self.p, self.p.ctx, self.t
         accumulator, nan = ctx.fresh("acc"), ctx.fresh("nan")
         keep_nan = self.keep_nan and t.is_float
@@ -295,7 +297,7 @@ class _Reduction:
             _assign(p, self.target.buffer, self.target_at, accumulator)
 
     def outer(self) -> None:
-        """A row of accumulators, in order: vectorises over the dimensions behind the reduced one without any reassociation."""
+        """A row of accumulators, in order: vectorises over the dimensions behind, without reassociation."""
         p, ctx, t, dim = self.p, self.p.ctx, self.t, self.dim
         inner, extents = self.variables[dim + 1 :], self.source.extents[dim + 1 :]
         count = _constant_product(p, extents)
@@ -361,7 +363,7 @@ def _scan(kind: str) -> Callable:
     return printer
 
 
-# ---- reducers: deferred reductions that a T.Parallel loop feeds ------------------------------------------------------------------
+# ---- reducers: deferred reductions that a T.Parallel loop feeds ----
 
 
 def _reducer_init(p: StatementPrinter, call: tirx.Call) -> None:
@@ -399,7 +401,7 @@ def _finalize_in_place(_p: StatementPrinter, _call: tirx.Call) -> None:
     """The older form: the accumulator is the result."""
 
 
-# ---- matrix product -----------------------------------------------------------------------------------------------------------
+# ---- matrix product ----
 
 
 def _matrix(p: StatementPrinter, r: Region) -> tuple[int, int]:
@@ -422,47 +424,63 @@ def _at(r: Region, dims: tuple[int, int], row: object, column: object) -> list[o
     return indices
 
 
+def _in_place(p: StatementPrinter, r: Region, columns: int, t: CType) -> str | None:
+    """The address of an operand that lies packed in local memory already, in the product's type."""
+    storage = p.ctx.storage_of(r.buffer)
+    last = len(r.extents) - 1
+    rows_then_columns = last >= 1 and _matrix(p, r) == (last - 1, last)
+    if storage.is_global or storage.ctype is not t or not rows_then_columns:
+        return None
+    width = storage.shape[last]
+    if not (
+        isinstance(width, tirx.IntImm)
+        and width.value == columns
+        and same_expr(r.mins[last], tirx.IntImm("int32", 0))
+    ):
+        return None
+    return f"{storage.name} + {p.expressions.offset(storage, r.mins)}"
+
+
+def _pack(p: StatementPrinter, r: Region, transposed: bool, rows: int, columns: int, t: CType) -> str:
+    """An operand as a packed matrix of type `t`: itself where it is one, else a copy."""
+    address = None if transposed else _in_place(p, r, columns, t)
+    if address is not None:
+        return address
+    packed = p.ctx.scratch("packed", t.storage, rows * columns, t.bytes)
+    i, j = tirx.Var("i", "int32"), tirx.Var("j", "int32")
+    at = _at(r, _matrix(p, r), *((j, i) if transposed else (i, j)))
+    order = [(j, columns), (i, rows)] if transposed else [(i, rows), (j, columns)]  # memory in its own order
+    extents = [tirx.const(extent, "int32") for _, extent in order]
+    with _Loops(p, [v for v, _ in order], extents, independent=True):
+        target = f"{packed}[{p.ctx.name(i)} * {columns} + {p.ctx.name(j)}]"
+        p.ctx.line(f"{target} = {_load(p, r.buffer, at, t)};")
+    return packed
+
+
 def _gemm(p: StatementPrinter, call: tirx.Call) -> None:
-    """C += A @ B. A and B are widened into packed scratch once; the product is the support header's blocked kernel."""
+    """C += A @ B, by the support header's kernel on packed operands of the accumulator's type."""
     a, b, c = (region(call.args[n]) for n in range(3))
     transpose_a, transpose_b = bool(int(call.args[3])), bool(int(call.args[4]))
     m, n, k = (int(call.args[d]) for d in (5, 6, 7))
     clear, t = call.args[9], _accumulator(c.buffer.dtype)
     ctx = p.ctx
     with ctx.block(""):
-        packed = {}
-        for name, operand, transposed, rows, columns in (
-            ("a", a, transpose_a, m, k),
-            ("b", b, transpose_b, k, n),
-        ):
-            packed[name] = ctx.scratch(f"gemm_{name}", t.storage, rows * columns, t.bytes)
+        left, right = _pack(p, a, transpose_a, m, k, t), _pack(p, b, transpose_b, k, n, t)
+        in_place = _in_place(p, c, n, t)
+        product = in_place or _pack(p, c, False, m, n, t)
+        if not (isinstance(clear, tirx.IntImm) and clear.value == 0):
+            ctx.line(f"if ({p.expressions.value(clear)}) memset({product}, 0, {m * n * t.bytes});")
+        ctx.line(f"tl_gemm<{t.value}, {m}, {n}, {k}>({left}, {right}, {product});")
+        if in_place is None:
             i, j = tirx.Var("i", "int32"), tirx.Var("j", "int32")
-            at = _at(operand, _matrix(p, operand), *((j, i) if transposed else (i, j)))
-            order = (
-                [(j, columns), (i, rows)] if transposed else [(i, rows), (j, columns)]
-            )  # read memory in its own order
-            with _Loops(
-                p, [v for v, _ in order], [tirx.const(e, "int32") for _, e in order], independent=True
-            ):
-                ctx.line(
-                    f"{packed[name]}[{ctx.name(i)} * {columns} + {ctx.name(j)}] = {_load(p, operand.buffer, at, t)};"
+            extents = [tirx.const(m, "int32"), tirx.const(n, "int32")]
+            with _Loops(p, [i, j], extents, independent=True):
+                _assign(
+                    p,
+                    c.buffer,
+                    _at(c, _matrix(p, c), i, j),
+                    f"{product}[{ctx.name(i)} * {n} + {ctx.name(j)}]",
                 )
-        product = ctx.scratch("gemm_c", t.storage, m * n, t.bytes)
-        i, j = tirx.Var("i", "int32"), tirx.Var("j", "int32")
-        extents, at = [tirx.const(m, "int32"), tirx.const(n, "int32")], _at(c, _matrix(p, c), i, j)
-        place = f"{product}[{ctx.name(i)} * {n} + {ctx.name(j)}]"
-        with _Loops(p, [i, j], extents, independent=True):
-            old = _load(p, c.buffer, at, t)
-            fresh = isinstance(clear, tirx.IntImm)
-            start = (
-                (_zero(t) if clear.value else old)
-                if fresh
-                else f"({p.expressions.value(clear)} ? {_zero(t)} : {old})"
-            )
-            ctx.line(f"{place} = {start};")
-        ctx.line(f"tl_gemm<{t.value}, {m}, {n}, {k}>({packed['a']}, {packed['b']}, {product});")
-        with _Loops(p, [i, j], extents, independent=True):
-            _assign(p, c.buffer, at, place)
 
 
 TILE_OPS: Final = {
