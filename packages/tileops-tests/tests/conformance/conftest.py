@@ -15,7 +15,7 @@ def target(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def run(target: str) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Compile a program, run it on copies of the arguments on the target's device, and give the arguments back on the CPU."""
+    """Compile a program, run it on copies of the arguments on the target, give these back on the CPU."""
 
     def call(program: object, *arguments: object, **options: object) -> tuple[torch.Tensor, ...]:
         compiled = compile_program(program, target, **options)

@@ -57,11 +57,12 @@ def same(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def ulps(got: torch.Tensor, exact: torch.Tensor) -> float:
-    """Largest error in units in the last place of the result's dtype; infinite where NaN or infinity is in the wrong place."""
+    """Largest error in units in the last place; infinite where a NaN or an infinity is in the wrong place."""
     info, wide, rounded = torch.finfo(got.dtype), got.double(), exact.to(got.dtype).double()
     if not (wide.isnan() == rounded.isnan()).all():
         return math.inf
-    # Where the exact value rounds to infinity, or the result overflowed, only the very edge of the range may differ.
+    # Where the exact value rounds to infinity, or the result overflowed, only the very edge of the range
+    # may differ.
     disagree = wide.isinf() != rounded.isinf()
     if (disagree & (exact.abs() < info.max * (1 - 4 * info.eps))).any() or (
         disagree & (exact.abs() > 2 * info.max)
@@ -72,7 +73,7 @@ def ulps(got: torch.Tensor, exact: torch.Tensor) -> float:
     return float(((wide - exact)[finite].abs() / (torch.exp2(exponent) * info.eps)).max())
 
 
-# ---- conversions ------------------------------------------------------------------------------------------------------------
+# ---- conversions ----
 
 CONVERSIONS = {
     "float16": ("bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"),
@@ -95,7 +96,7 @@ def conversion(source, target):
 
 
 def converted(x: torch.Tensor, target: str) -> torch.Tensor:
-    """What a conversion gives: to nearest, ties to even; to fp8 it saturates, as the GPU's conversion does."""
+    """What a conversion gives: to nearest even; to fp8 it saturates, as the GPU's conversion does."""
     dtype = getattr(torch, target)
     if target.startswith("float8"):
         limit = torch.finfo(dtype).max
@@ -218,9 +219,10 @@ def test_constants_are_exact(run):
     assert same(w, torch.tensor([1 / 3, math.inf, -0.0, 65504.0], dtype=torch.bfloat16)).all()
 
 
-# ---- functions of one argument ------------------------------------------------------------------------------------------------
+# ---- functions of one argument ----
 
-# name: (tile function, torch function in float64, largest error in units in the last place for float32 and float64)
+# name: (tile function, torch function in float64, largest error in units in the last place for float32 and
+# float64)
 UNARY = {
     "exp": (T.exp, torch.exp, 2),
     "exp2": (T.exp2, torch.exp2, 2),
@@ -282,7 +284,7 @@ def test_unary_function_in_other_dtypes(run, name, dtype):
     assert ulps(y, UNARY[name][1](x.double())) <= (2.0 if dtype == "float64" else 0.51)
 
 
-# ---- two arguments --------------------------------------------------------------------------------------------------------------
+# ---- two arguments ----
 
 BINARY = {
     "add": (lambda a, b: a + b, torch.add),
@@ -392,20 +394,19 @@ def test_integer_arithmetic(run, dtype):
     @T.prim_func
     def program(a: T.Tensor((N,), dtype), b: T.Tensor((N,), dtype), y: T.Tensor((count, N), dtype)):
         with T.Kernel(1, threads=128):
-            for k in T.unroll(1):
-                for i in T.Parallel(N):
-                    y[0, i] = functions[0](a[i], b[i])
-                    y[1, i] = functions[1](a[i], b[i])
-                    y[2, i] = functions[2](a[i], b[i])
-                    y[3, i] = functions[3](a[i], b[i])
-                    y[4, i] = functions[4](a[i], b[i])
-                    y[5, i] = functions[5](a[i], b[i])
-                    y[6, i] = functions[6](a[i], b[i])
-                    y[7, i] = functions[7](a[i], b[i])
-                    y[8, i] = functions[8](a[i], b[i])
-                    y[9, i] = functions[9](a[i], b[i])
-                    y[10, i] = functions[10](a[i], b[i])
-                    y[11, i] = functions[11](a[i], b[i])
+            for i in T.Parallel(N):
+                y[0, i] = functions[0](a[i], b[i])
+                y[1, i] = functions[1](a[i], b[i])
+                y[2, i] = functions[2](a[i], b[i])
+                y[3, i] = functions[3](a[i], b[i])
+                y[4, i] = functions[4](a[i], b[i])
+                y[5, i] = functions[5](a[i], b[i])
+                y[6, i] = functions[6](a[i], b[i])
+                y[7, i] = functions[7](a[i], b[i])
+                y[8, i] = functions[8](a[i], b[i])
+                y[9, i] = functions[9](a[i], b[i])
+                y[10, i] = functions[10](a[i], b[i])
+                y[11, i] = functions[11](a[i], b[i])
 
     a, b = integers(dtype, 1), integers(dtype, 2)
     b[2] = 1

@@ -17,13 +17,13 @@ def values(shape, dtype="float32", seed=0):
 
 
 def close(got, exact, scale, length, accumulate="float32"):
-    """Within one rounding of the output and what a sum of `length` terms of magnitude `scale` can lose in the accumulator."""
+    """Within one rounding of the output and what a sum of `length` terms can lose in the accumulator."""
     output = ROUNDOFF[str(got.dtype).removeprefix("torch.")]
     bound = output * exact.abs() + 2 * length * ROUNDOFF[accumulate] * scale
     return bool(((got.double() - exact).abs() <= bound).all())
 
 
-# ---- matrix products --------------------------------------------------------------------------------------------------------------
+# ---- matrix products ----
 
 
 def gemm(dtype, accumulate, out, transpose_a, transpose_b, block_m=32, block_n=32, block_k=32):
@@ -138,7 +138,7 @@ def test_gemm_on_planes_with_clear_and_a_fragment_operand(run):
     assert close(c, (a @ b).sum(0), (a.abs() @ b.abs()).sum(0), 128)
 
 
-# ---- reductions -------------------------------------------------------------------------------------------------------------------
+# ---- reductions ----
 
 REDUCTIONS = {
     "sum": (T.reduce_sum, lambda x, d: x.sum(d)),
@@ -252,7 +252,8 @@ def test_maximum_of_a_row_without_finite_values_and_with_nan(run):
 
 
 def test_a_sum_that_must_not_be_reassociated_is_not(run):
-    # Compensated summation: an optimiser that takes floating-point addition as associative removes the compensation.
+    # Compensated summation: an optimiser that takes floating-point addition as associative removes the
+    # compensation.
     @T.prim_func
     def program(x: T.Tensor((4096,), "float32"), y: T.Tensor((2,), "float32")):
         with T.Kernel(1, threads=32):
@@ -278,7 +279,7 @@ def test_a_sum_that_must_not_be_reassociated_is_not(run):
     assert abs(y[1].item() - exact) > 0.1, "the inputs do not need compensation"
 
 
-# ---- scans and reducers -------------------------------------------------------------------------------------------------------------
+# ---- scans and reducers ----
 
 
 def scan(operation, dim, reverse, shared, dtype="float32"):
@@ -368,7 +369,7 @@ def test_argmax_takes_the_first_of_equals(run):
     assert torch.equal(y, (x == x.amax(1, keepdim=True)).int().argmax(1).int())
 
 
-# ---- together -----------------------------------------------------------------------------------------------------------------------
+# ---- together ----
 
 
 def attention(heads, dim, causal, block_m=32, block_n=32):
