@@ -24,6 +24,7 @@ FAULTS = {
     "mutates_input": R.INPUT_MUTATED,
     "writes_before_input": R.OUT_OF_BOUNDS_WRITE,
     "writes_past_output": R.OUT_OF_BOUNDS_WRITE,
+    "writes_before_output": R.OUT_OF_BOUNDS_WRITE,
     "returns_input": R.ALIAS_OF_INPUT,
     "leaves_rows_unwritten": R.UNWRITTEN_OUTPUT,
     "reuses_its_output": R.OUTPUT_REUSED,

@@ -41,7 +41,14 @@ class Faults:
         right = self.right(*inputs, **params)
         out = torch.empty(right.shape, dtype=right.dtype)
         out.copy_(right)
-        out.as_strided((right.numel() + 1,), (1,), out.storage_offset())[-1] = 0
+        ctypes.memset(out.data_ptr() + out.numel() * out.element_size(), 0, 1)
+        return out
+
+    def writes_before_output(self, *inputs, **params):
+        right = self.right(*inputs, **params)
+        out = torch.empty_like(right)
+        out.copy_(right)
+        ctypes.memset(out.data_ptr() - 1, 0, 1)
         return out
 
     def returns_input(self, *inputs, **params):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 GUARD_BYTES = 256
 GUARD_FILL = 0xA7
+ALIGNMENT = 64
 
 
 class GuardedAllocator:
-    """Replaces torch's uninitialised allocations: poison inside, guard bands on both sides, broken bands
-    reported.
+    """Replaces torch's uninitialised allocations: poison inside, guard bands around, broken bands reported.
 
     Only allocations through Python are covered. What a C++ extension allocates itself meets the poison that
     `poison_free_memory` leaves on the heap, but has no bands.
@@ -35,35 +35,48 @@ class GuardedAllocator:
         return allocate
 
     def _foreign(self, kwargs):
-        if kwargs.get("out") is not None or kwargs.get("pin_memory") or kwargs.get("layout"):
+        if kwargs.get("out") is not None or kwargs.get("pin_memory"):
+            return True
+        if kwargs.get("layout") not in (None, self.torch.strided):
             return True
         return self.torch._C._len_torch_dispatch_stack() > 0
 
     def _guarded(self, plain):
-        torch = self.torch
-        if type(plain) is not torch.Tensor or plain.device.type not in ("cpu", "cuda") or plain.is_quantized:
+        devices = {"cpu": self._on_cpu, "cuda": self._on_cuda}
+        make = devices.get(plain.device.type)
+        if make is None or type(plain) is not self.torch.Tensor or plain.is_quantized or not plain.numel():
             return plain
-        itemsize = plain.element_size()
-        span = (
-            1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride(), strict=True))
-            if plain.numel()
-            else 0
-        )
-        body = span * itemsize
-        raw = self.empty(body + 2 * GUARD_BYTES, dtype=torch.uint8, device=plain.device)
-        raw.fill_(GUARD_FILL)
-        inner = raw[GUARD_BYTES : GUARD_BYTES + body]
+        steps = sum((n - 1) * s for n, s in zip(plain.shape, plain.stride(), strict=True))
+        body = (1 + steps) * plain.element_size()
+        inner, bands = make(body, plain.device)
         inner.fill_(self.poison)
-        self.live.append((raw, body))
-        typed = inner.view(plain.dtype).as_strided(plain.shape, plain.stride(), GUARD_BYTES // itemsize)
-        return typed.requires_grad_(plain.requires_grad) if plain.requires_grad else typed
+        self.live.append((f"{plain.dtype}{list(plain.shape)}", bands))
+        typed = inner.view(plain.dtype).as_strided(plain.shape, plain.stride(), 0)
+        return typed.requires_grad_(True) if plain.requires_grad else typed
+
+    def _on_cpu(self, body, device):
+        """A storage that begins after the first band, as a fresh allocation's begins at its first element."""
+        torch = self.torch
+        buffer = bytearray(body + 2 * GUARD_BYTES + ALIGNMENT)
+        whole = torch.frombuffer(buffer, dtype=torch.uint8)
+        start = GUARD_BYTES + -(whole.data_ptr() + GUARD_BYTES) % ALIGNMENT
+        whole.fill_(GUARD_FILL)
+        inner = torch.frombuffer(memoryview(buffer)[start : start + body], dtype=torch.uint8)
+        return inner, (whole[:start], whole[start + body :])
+
+    def _on_cuda(self, body, device):
+        """Only the band behind: a storage cannot begin inside another one's block."""
+        raw = self.empty(body + GUARD_BYTES, dtype=self.torch.uint8, device=device)
+        raw[body:].fill_(GUARD_FILL)
+        return raw[:body], (raw[body:],)
 
     def broken(self):
-        """How many allocations since the last `reset` have a damaged guard band."""
-        damaged = 0
-        for raw, body in self.live:
-            bands = self.torch.cat([raw[:GUARD_BYTES], raw[GUARD_BYTES + body :]])
-            damaged += int(bool((bands != GUARD_FILL).any()))
+        """Descriptions of the allocations since the last `reset` that have a damaged guard band."""
+        damaged = []
+        for what, bands in self.live:
+            written = sum(int((band != GUARD_FILL).sum()) for band in bands)
+            if written:
+                damaged.append(f"{what} ({written} bytes)")
         return damaged
 
     def reset(self, poison):
