@@ -259,3 +259,16 @@ def test_fingerprints_see_one_bit_one_swap_one_dtype_one_shape():
 
 def test_negative_zero_and_nan_payloads_are_different_bits():
     assert fingerprint(torch.tensor([0.0])) != fingerprint(torch.tensor([-0.0]))
+
+
+def test_the_cpu_scrub_starts_no_threads_that_could_compete_with_the_next_call():
+    timer = CpuTimer(1 << 20)
+    before = threads_of_this_process()
+    for _ in range(3):
+        timer.prepare()
+    assert threads_of_this_process() == before
+
+
+def threads_of_this_process() -> int:
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("Threads:"))

@@ -304,3 +304,12 @@ def test_impossible_times_are_a_failure(script):
     row = run_row()
     assert [p.code for p in row.problems] == [Code.CANDIDATE_FAILED]
     assert "impossible times" in row.candidate.detail
+
+
+def test_the_candidates_process_is_kept_between_rows_and_replaced_in_time(script, monkeypatch):
+    monkeypatch.setattr(rowrunner, "ROWS_PER_PROCESS", 2)
+    script.answers = [measured(1000, torch_eager=1500, torch_compile=1600) for _ in range(3)]
+    with RowRunner(replace(SETTINGS, alone=False), "Test CPU") as row_runner:
+        for name in "abc":
+            row_runner.run(planned(name), {})
+    assert [len(jobs) for jobs in script.sessions] == [2, 1]

@@ -29,6 +29,7 @@ from tileops_bench.stats import Comparison, Verdict
 from tileops_bench.verdict import TRANSIENT, Bulk, Evidence, Judgement, judge, strongest
 
 MAX_DEATHS = 4
+ROWS_PER_PROCESS = 32
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,10 @@ class Round:
 
 
 class RowRunner:
-    """Measures rows. Keeps one process per op for candidates, and one that no candidate ever enters.
+    """Measures rows. Keeps one process for the candidate and one that no candidate ever enters.
+
+    The candidate's process is replaced after a death, for a second try, and every 32 rows, so that what
+    compilers leave in memory does not pile up.
 
     Args:
         settings: the run's settings.
@@ -84,7 +88,7 @@ class RowRunner:
         self._settings = settings
         self._device = device
         self._on_phase = on_phase
-        self._op = ""
+        self._served = 0
         self._session: ChildSession | None = None
         self._clean = clean
 
@@ -170,7 +174,7 @@ class RowRunner:
         for _ in range(MAX_DEATHS):
             specs = [own, *(baseline_spec(b) for b in running if b.name not in broken)]
             try:
-                answer = self._row_session(row.op).ask(self._job(row, specs), self._settings.timeout_s)
+                answer = self._row_session().ask(self._job(row, specs), self._settings.timeout_s)
             except ChildDied as death:
                 self._end_session()
                 guilty = next((b for b in running if b.name == death.contender), None)
@@ -204,14 +208,16 @@ class RowRunner:
             return failed(spec, str(death))
         return baseline_record(answer.reply.contenders[0], entry, self._settings.certificates)
 
-    def _row_session(self, op: str) -> ChildSession:
-        if self._session is None or self._op != op:
+    def _row_session(self) -> ChildSession:
+        if self._served >= ROWS_PER_PROCESS:
             self._end_session()
+        if self._session is None:
             self._session = ChildSession(self._settings.target, self._settings.cpus, on_phase=self._on_phase)
-            self._op = op
+        self._served += 1
         return self._session
 
     def _end_session(self) -> None:
+        self._served = 0
         if self._session is not None:
             self._session.close()
             self._session = None
