@@ -14,9 +14,12 @@ import tilelang.language as T
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 
-__all__ = ["AttentionForwardKernel"]
+__all__ = ["MAX_HEAD_DIM", "AttentionConfig", "AttentionForwardKernel"]
 
 _ACC = "float32"
+
+MAX_HEAD_DIM = 256
+"""Largest head dim of the attention kernels: a wider accumulator does not fit the registers."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class AttentionForwardKernel(Kernel):
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
     ALIGNMENT = 16
-    MAX_HEAD_DIM = 256
-    # Only the exponential gains: without it every exp2 carries a rescue path for results below 2^-126.
-    PASS_CONFIGS = {"tl.enable_fast_math": True}
+    MAX_HEAD_DIM = MAX_HEAD_DIM
+    # Without this flag every exp2 carries a rescue path for results below 2^-126.
+    PASS_CONFIGS = {"tl.device_compile_flags": ["-ftz=true"]}
     Config = AttentionConfig
     CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
@@ -155,7 +158,8 @@ class AttentionForwardKernel(Kernel):
                     T.gemm(p_frag, v_shared, o_frag, policy=T.GemmWarpPolicy.FullRow)
 
                 for i, d in T.Parallel(bm, depth):
-                    o_frag[i, d] /= row_sum[i]
+                    # A query that sees only scores of -inf gets 0, as in PyTorch.
+                    o_frag[i, d] = T.if_then_else(row_sum[i] == 0.0, 0.0, o_frag[i, d] / row_sum[i])
                 T.copy(o_frag, o_shared)
                 T.copy(o_shared, o[bz, row0 : row0 + bm, by, 0:depth])
 

@@ -9,7 +9,7 @@ import torch
 
 from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.attention import AttentionForwardKernel
-from tileops_kernels.ops.flows._layout import MAX_GRID_Z, reader
+from tileops_kernels.ops.flows._dense import MAX_GRID_Z, reader
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class AttentionForward(Flow):
         def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             o = q.new_empty(q.shape)
             q, k, v = read_q(q), read_k(k), read_v(v)
+            if batch <= MAX_GRID_Z:
+                program(q, k, v, o, left, right)
+                return o
             for start in range(0, batch, MAX_GRID_Z):
                 part = slice(start, start + MAX_GRID_Z)
                 program(q[part], k[part], v[part], o[part], left, right)

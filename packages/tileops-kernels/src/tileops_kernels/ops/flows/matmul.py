@@ -9,7 +9,7 @@ import torch
 
 from tileops_kernels.kernels.bmm import BmmKernel
 from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel
-from tileops_kernels.ops.flows._layout import MAX_GRID_Z, Read, dense_copy, is_aligned, same
+from tileops_kernels.ops.flows._dense import MAX_GRID_Z, Read, dense_copy, is_aligned, same
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
 if TYPE_CHECKING:
@@ -112,6 +112,9 @@ class Bmm(Flow):
         def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             d = a.new_empty(shape)
             a, b = read_a(a), read_b(b)
+            if batch <= MAX_GRID_Z:
+                program(a, b, d)
+                return d
             for start in range(0, batch, MAX_GRID_Z):
                 part = slice(start, start + MAX_GRID_Z)
                 program(a[part], b[part], d[part])

@@ -1,0 +1,179 @@
+"""Attention of one query per request over a paged key-value cache: the program of `decode.py` behind a page table.
+
+Source: arXiv:2309.06180.
+"""
+
+import dataclasses
+
+import tilelang.language as T
+
+from tileops_kernels.kernels.attention import MAX_HEAD_DIM
+from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.decode import DecodeConfig, attend_tile, padded_depth, rows_of
+
+__all__ = ["PagedDecodeKernel"]
+
+_ACC = "float32"
+
+
+class PagedDecodeKernel(Kernel):
+    """`DecodeKernel` with token t of request b at row `table[b, t // page_size] * page_size + t % page_size`.
+
+    Each request has its own length. Rows of the cache that no token of the request occupies are never used, whatever
+    they hold. Batch, cache size, pages per request and splits are symbolic.
+    """
+
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    ALIGNMENT = 16
+    MAX_HEAD_DIM = MAX_HEAD_DIM
+    # Without this flag every exp2 carries a rescue path for results below 2^-126.
+    PASS_CONFIGS = {"tl.device_compile_flags": ["-ftz=true"]}
+    Config = DecodeConfig
+    CONFIGS = ConfigTable(
+        size=lambda s: s["head_dim"],
+        devices={
+            "cpu": ((None, DecodeConfig(64, 128, 0)),),
+            "sm_80": ((128, DecodeConfig(64, 128, 1)), (None, DecodeConfig(32, 128, 1))),
+            "sm_90a": ((128, DecodeConfig(64, 128, 2)), (None, DecodeConfig(32, 128, 2))),
+        },
+    )
+
+    @classmethod
+    def default_config(cls, *, target, arch, **sizes):
+        """The table's, but with one stage where the copy engine cannot serve: pages under a tile, unaligned rows."""
+        config = super().default_config(target=target, arch=arch, **sizes)
+        if target == "cuda" and (sizes["page_size"] % config.block_n or sizes["head_dim"] % 8):
+            return dataclasses.replace(config, num_stages=1)
+        return config
+
+    @staticmethod
+    def program(*, heads, kv_heads, head_dim, page_size, dtype, capped, config):
+        batch = T.dynamic("batch")
+        room = T.dynamic("room")
+        pages = T.dynamic("pages")
+        splits = T.dynamic("splits")
+        bn = config.block_n
+        group = heads // kv_heads
+        rows = rows_of(group)
+        tiles = -(-group // rows)
+        depth = padded_depth(head_dim)
+        whole_tiles = page_size % bn == 0  # a tile of tokens lies in one page
+
+        def row_of(table, request, tile, i):
+            """Row of the cache that holds token `i` of a tile. The special cases keep index arithmetic short."""
+            if whole_tiles:
+                per_page = page_size // bn
+                return table[request, tile // per_page] * page_size + tile % per_page * bn + i
+            if bn % page_size == 0:
+                return table[request, tile * (bn // page_size) + i // page_size] * page_size + i % page_size
+            token = tile * bn + i
+            return table[request, token // page_size] * page_size + token % page_size
+
+        @T.prim_func
+        def paged_decode(
+            q: T.Tensor((batch, heads, head_dim), dtype),
+            k: T.Tensor((room, kv_heads, head_dim), dtype),
+            v: T.Tensor((room, kv_heads, head_dim), dtype),
+            lengths: T.Tensor((batch,), "int32"),
+            table: T.Tensor((batch, pages), "int32"),
+            part: T.Tensor((batch, splits, heads, head_dim), _ACC),
+            lse: T.Tensor((batch, splits, heads), _ACC),
+            scale: T.float32,
+            cap: T.float32,
+        ):
+            with T.Kernel(splits, kv_heads * tiles, batch, threads=config.threads) as (bx, by, bz):
+                q_shared = T.alloc_shared((rows, depth), dtype)
+                k_shared = T.alloc_shared((bn, depth), dtype)
+                v_shared = T.alloc_shared((bn, depth), dtype)
+                k_tail = T.alloc_shared((bn, depth), dtype)
+                v_tail = T.alloc_shared((bn, depth), dtype)
+                p_shared = T.alloc_shared((rows, bn), dtype)
+                s_frag = T.alloc_fragment((rows, bn), _ACC)
+                o_frag = T.alloc_fragment((rows, depth), _ACC)
+                row_max = T.alloc_fragment((rows,), _ACC)
+                row_sum = T.alloc_fragment((rows,), _ACC)
+                old_max = T.alloc_fragment((rows,), _ACC)
+                shift = T.alloc_fragment((rows,), _ACC)
+                part_sum = T.alloc_fragment((rows,), _ACC)
+
+                kv_head = by // tiles
+                first_row = (by % tiles) * rows
+                head0 = kv_head * group + first_row
+                length = lengths[bz]
+                share = T.ceildiv(T.ceildiv(length, bn), splits)
+                first = bx * share
+                full = T.max(T.min(share, length // bn - first), 0)
+
+                T.copy(q[bz, head0 : head0 + rows, 0:depth], q_shared)
+                T.clear(o_frag)
+                T.clear(row_sum)
+                T.fill(row_max, -T.infinity(_ACC))
+                for step in T.Pipelined(full, num_stages=config.num_stages):
+                    tile = first + step
+                    if whole_tiles:
+                        row = row_of(table, bz, tile, 0)
+                        T.copy(k[row : row + bn, kv_head, 0:depth], k_shared)
+                        T.copy(v[row : row + bn, kv_head, 0:depth], v_shared)
+                    else:
+                        for i, d in T.Parallel(bn, depth):
+                            k_shared[i, d] = k[row_of(table, bz, tile, i), kv_head, d]
+                        for i, d in T.Parallel(bn, depth):
+                            v_shared[i, d] = v[row_of(table, bz, tile, i), kv_head, d]
+                    attend_tile(
+                        q_shared,
+                        k_shared,
+                        v_shared,
+                        (s_frag, p_shared),
+                        (o_frag, row_max, row_sum, old_max, shift, part_sum),
+                        tile * bn,
+                        length,
+                        capped,
+                        scale,
+                        cap,
+                    )
+
+                # The last tile is cleared past the end: a probability of 0 does not silence a NaN in an unused row.
+                tail = length // bn
+                if tail * bn < length and first <= tail and tail < first + share:
+                    for i, d in T.Parallel(bn, depth):
+                        k_tail[i, d] = T.if_then_else(
+                            tail * bn + i < length and d < head_dim,
+                            k[row_of(table, bz, tail, i), kv_head, d],
+                            T.cast(0, dtype),
+                        )
+                    for i, d in T.Parallel(bn, depth):
+                        v_tail[i, d] = T.if_then_else(
+                            tail * bn + i < length and d < head_dim,
+                            v[row_of(table, bz, tail, i), kv_head, d],
+                            T.cast(0, dtype),
+                        )
+                    attend_tile(
+                        q_shared,
+                        k_tail,
+                        v_tail,
+                        (s_frag, p_shared),
+                        (o_frag, row_max, row_sum, old_max, shift, part_sum),
+                        tail * bn,
+                        length,
+                        capped,
+                        scale,
+                        cap,
+                    )
+                for i, d in T.Parallel(rows, depth):
+                    if first_row + i < group and d < head_dim:
+                        part[bz, bx, head0 + i, d] = o_frag[i, d] / T.max(row_sum[i], 1.0e-30)
+                for i in T.Parallel(rows):
+                    if first_row + i < group:
+                        lse[bz, bx, head0 + i] = row_max[i] + T.log2(row_sum[i])
+
+        return paged_decode
+
+    @classmethod
+    def samples(cls):
+        llama = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "float16", "capped": False}
+        return (
+            {**llama, "page_size": 64},
+            {**llama, "page_size": 16, "capped": True},
+            {**llama, "page_size": 256, "dtype": "bfloat16"},
+            {**llama, "heads": 6, "kv_heads": 2, "head_dim": 100, "page_size": 20},
+        )

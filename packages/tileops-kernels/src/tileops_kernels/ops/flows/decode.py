@@ -1,0 +1,114 @@
+"""Attention of one query per request over a cache, dense or paged: a splitting kernel, then a merging one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tileops_kernels.errors import NotImplementedOpError
+from tileops_kernels.kernels.base import Kernel
+from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel, pick_splits, rows_of
+from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
+from tileops_kernels.ops.flows._dense import MAX_GRID_Z, reader
+from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
+
+if TYPE_CHECKING:
+    from tileops_manifest import Binding
+
+__all__ = ["OPS", "Decode"]
+
+_LOG2_E = math.log2(math.e)
+# Blocks of a splitting kernel that run at the same time on one multiprocessor, and multiprocessors where the
+# device does not say.
+_BLOCKS_PER_UNIT = 2
+_CPU_SLOTS = 16
+
+
+def _slots(device: torch.device) -> int:
+    if device.type == "cpu":
+        return _CPU_SLOTS
+    return _BLOCKS_PER_UNIT * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _score_scalars(params: Mapping[str, Any], head_dim: int) -> tuple[float, float]:
+    """Return the kernel's (scale, cap): scores in base 2 are `qk * scale`, or `cap * tanh(qk * scale)`."""
+    sm_scale, softcap = params["sm_scale"], params["softcap"]
+    sm_scale = 1.0 / math.sqrt(head_dim) if sm_scale is None else sm_scale
+    if softcap is None:
+        return sm_scale * _LOG2_E, 0.0
+    return sm_scale / softcap, softcap * _LOG2_E
+
+
+class Decode(Flow):
+    """`o[b, h] = softmax(scores(q[b, h], cache)) values`, in a fixed order of summation.
+
+    Args:
+        kernel: the splitting kernel, `DecodeKernel` or `PagedDecodeKernel`.
+    """
+
+    def __init__(self, kernel: type[Kernel]) -> None:
+        self.kernel = kernel
+        self.kernels = (kernel, DecodeMergeKernel)
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        op, kernel, params = binding.entry.name, self.kernel, binding.params
+        q, k = inputs[0], inputs[1]
+        dtype = binding.inputs["q"].dtype
+        require_dtypes(op, kernel, q=dtype)
+        batch, heads, head_dim = q.shape
+        kv_heads = k.shape[-2]
+        if head_dim > kernel.MAX_HEAD_DIM:
+            raise NotImplementedOpError(
+                op, argument="q.shape[2]", got=head_dim, expected=f"at most {kernel.MAX_HEAD_DIM}"
+            )
+        if q.numel() == 0:
+            return lambda *inputs: inputs[0].new_empty(inputs[0].shape)
+
+        static = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "dtype": dtype}
+        static["capped"] = params["softcap"] is not None
+        tokens = (
+            binding.dims["N_kv"]
+            if kernel is DecodeKernel
+            else binding.dims["num_pages"] * params["page_size"]
+        )
+        if kernel is PagedDecodeKernel:
+            static["page_size"] = params["page_size"]
+        config = kernel.config_for(q.device, **static)
+        program = kernel.compiled(q.device, config, **static)
+        merge = DecodeMergeKernel.compiled(q.device, heads=heads, head_dim=head_dim, dtype=dtype)
+
+        group = heads // kv_heads
+        blocks = batch * kv_heads * -(-group // rows_of(group))
+        splits = pick_splits(blocks, -(-tokens // config.block_n), _slots(q.device))
+        scale, cap = _score_scalars(params, head_dim)
+        reads = tuple(reader(t, kernel) for t in inputs)
+        # The cache of a dense decode has a batch axis too; pages are shared by all requests.
+        batched = tuple(kernel is DecodeKernel or index not in (1, 2) for index in range(len(inputs)))
+
+        def run(*inputs: torch.Tensor) -> torch.Tensor:
+            q = inputs[0]
+            o = q.new_empty((batch, heads, head_dim))
+            part = q.new_empty((batch, splits, heads, head_dim), dtype=torch.float32)
+            lse = q.new_empty((batch, splits, heads), dtype=torch.float32)
+            dense = [read(t) for read, t in zip(reads, inputs, strict=True)]
+            if batch <= MAX_GRID_Z:
+                program(*dense, part, lse, scale, cap)
+                merge(part, lse, o)
+                return o
+            for start in range(0, batch, MAX_GRID_Z):
+                rows = slice(start, start + MAX_GRID_Z)
+                own = (t[rows] if split else t for t, split in zip(dense, batched, strict=True))
+                program(*own, part[rows], lse[rows], scale, cap)
+                merge(part[rows], lse[rows], o[rows])
+            return o
+
+        return run
+
+
+OPS: dict[str, Flow] = {
+    "GroupedQueryAttentionDecodeWithKVCacheFwdOp": Decode(DecodeKernel),
+    "GroupedQueryAttentionDecodePagedWithKVCacheFwdOp": Decode(PagedDecodeKernel),
+}
