@@ -90,15 +90,21 @@ def _fact(name: str, value: str) -> str:
 
 
 def _table(block: Table) -> str:
-    head = "".join(
-        f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in block.columns
-    )
+    head = "".join(_heading(block, index, name) for index, name in enumerate(block.columns))
     body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in block.rows)
     caption = f"<caption>{escape(block.caption)}</caption>" if block.caption else ""
     return (
         f'<div class="scroll"><table class="sortable">{caption}<thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _heading(block: Table, index: int, name: str) -> str:
+    """A column heading stands where its cells stand: on the right for numbers."""
+    cells = [row[index] for row in block.rows]
+    numeric = any(isinstance(cell, Cell) and cell.sort is not None for cell in cells)
+    side = ' class="num"' if numeric else ""
+    return f'<th scope="col"{side}><button type="button">{escape(name)}</button></th>'
 
 
 def _cell(cell: Cell | str) -> str:
