@@ -1,0 +1,318 @@
+"""Flow of the reductions: any dims, in stages of rows or columns, long ones split between blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tileops_kernels.dtypes import dtype_name, torch_dtype
+from tileops_kernels.kernels.reduce import ArgReduceKernel, ColumnReduceKernel, ReduceConfig, ReduceKernel
+from tileops_kernels.kernels.reduce_table import REDUCTIONS
+from tileops_kernels.kernels.variance import ColumnVarianceKernel, VarianceKernel, VarianceMergeKernel
+from tileops_kernels.ops.flows._axes import Stage, normalised_axes, stages
+from tileops_kernels.ops.flows._layout import MAX_ELEMENTS, storage_view, vector_width
+from tileops_kernels.ops.flows._rows import row_pieces
+from tileops_kernels.ops.flows.base import Flow, Run
+
+if TYPE_CHECKING:
+    from tileops_manifest import Binding
+
+__all__ = ["OPS", "Reduction", "Variance"]
+
+# A split shorter than this many tiles costs more in its second launch than it gains.
+_LEAST_TILES_PER_SPLIT = 2
+_Launch = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class _Split:
+    """How many blocks share one reduction, and how much of it each takes."""
+
+    count: int
+    length: int
+
+
+def _split(length: int, tile: int, blocks: int, config: ReduceConfig) -> _Split:
+    """Split `length` so that about `config.target_blocks` blocks run; every split is a whole number of tiles."""
+    tiles = -(-length // tile)
+    wanted = min(config.target_blocks // max(blocks, 1), tiles // _LEAST_TILES_PER_SPLIT)
+    wanted = max(wanted, -(-length // MAX_ELEMENTS), 1)
+    size = -(-tiles // wanted) * tile
+    return _Split(-(-length // size), size)
+
+
+def _geometry(stage: Stage, vec: int, config: ReduceConfig) -> tuple[_Split, tuple[int, ...]]:
+    """Return the split of a stage and the launch arguments between the tensors and the count."""
+    if stage.inner == 1:
+        vectors = stage.length // vec
+        split = _split(vectors, config.lanes * config.unroll, -(-stage.outer // config.rows), config)
+        return split, (stage.outer, vectors, vectors, split.count, split.length)
+    inner = stage.inner // vec
+    blocks = stage.outer * -(-inner // config.lanes)
+    split = _split(stage.length, config.rows * config.unroll, blocks, config)
+    steps = (stage.length * inner, inner)
+    return split, (stage.outer, stage.length, inner, *steps, split.count, split.length)
+
+
+def _size_hint(stage: Stage, vec: int) -> dict[str, int]:
+    return {"vectors": stage.length // vec} if stage.inner == 1 else {"inner": stage.inner // vec}
+
+
+def _stage_width(source: torch.Tensor, stage: Stage, target: torch.Tensor) -> int:
+    """Columns are written as they are read, rows write one element each."""
+    return vector_width([source], stage.length) if stage.inner == 1 else vector_width([source, target], stage.inner)
+
+
+class Reduction(Flow):
+    """One reduction of the table.
+
+    Args:
+        op: name in the table.
+        empty_is_all: an empty list of dims means all of them.
+    """
+
+    def __init__(self, op: str, *, empty_is_all: bool = True) -> None:
+        self._op = op
+        self._row_kernel = ArgReduceKernel if op.startswith("arg") else ReduceKernel
+        self._empty_is_all = empty_is_all
+        self.kernels = (self._row_kernel, ColumnReduceKernel)
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        (x,) = inputs
+        (output,) = binding.outputs.values()
+        shape, dtype, device = tuple(output.shape), torch_dtype(output.dtype), x.device
+        axes = normalised_axes(binding.params["dim"], x.dim(), empty_is_all=self._empty_is_all)
+        if prod(shape) == 0:
+            return lambda x: torch.empty(shape, dtype=dtype, device=device)
+        if x.numel() == 0:
+            empty = REDUCTIONS[self._op].empty
+            return lambda x: torch.full(shape, empty, dtype=dtype, device=device)
+
+        source_shape = tuple(x.shape)
+        plan = stages(source_shape, axes) or [Stage(x.numel(), 1, 1)]
+        count = float(prod(stage.length for stage in plan))
+        if x.is_complex():
+            # An element is zero where both parts are: reduce the pair first, then as bytes.
+            pair = Reduction("any")._chain(
+                [Stage(x.numel(), 2, 1)], torch.view_as_real(torch.empty(1, dtype=x.dtype, device=device)),
+                torch.bool, 2.0,
+            )
+            rest = self._chain(plan, torch.empty(1, dtype=torch.bool, device=device), dtype, count)
+
+            def run_complex(x: torch.Tensor) -> torch.Tensor:
+                truth = torch.empty(source_shape, dtype=torch.bool, device=device)
+                pair(torch.view_as_real(x.contiguous()), truth)
+                result = torch.empty(shape, dtype=dtype, device=device)
+                rest(truth, result)
+                return result
+
+            return run_complex
+
+        launch = self._chain(plan, x, dtype, count)
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            result = torch.empty(shape, dtype=dtype, device=device)
+            launch(x.contiguous(), result)
+            return result
+
+        return run
+
+    def _chain(self, plan: Sequence[Stage], like: torch.Tensor, dtype: torch.dtype, count: float) -> _Launch:
+        """Return a launch of all stages; `like` has the input's dtype, device and alignment."""
+        state = torch_dtype(REDUCTIONS[self._op].state)
+        steps: list[tuple[int, Callable[[torch.Tensor, torch.Tensor], None]]] = []
+        source, name = like, dtype_name(like.dtype)
+        for index, stage in enumerate(plan):
+            last = index == len(plan) - 1
+            for out_elements, launch in self._stage(source, name, stage, last, dtype, count):
+                steps.append((out_elements, launch))
+                source, name = torch.empty(0, dtype=state, device=like.device), "state"
+        device = like.device
+
+        def run(x: torch.Tensor, result: torch.Tensor) -> None:
+            for elements, launch in steps[:-1]:
+                target = torch.empty(elements, dtype=state, device=device)
+                launch(x, target)
+                x = target
+            steps[-1][1](x, result)
+
+        return run
+
+    def _stage(
+        self, like: torch.Tensor, name: str, stage: Stage, last: bool, dtype: torch.dtype, count: float
+    ) -> list[tuple[int, _Launch]]:
+        """Return one launch, or two where the reduction is split, each with the size of what it writes."""
+        kernel = self._row_kernel if stage.inner == 1 else ColumnReduceKernel
+        out_name = dtype_name(dtype) if last else "state"
+        target = torch.empty(0, dtype=dtype if last else torch_dtype(REDUCTIONS[self._op].state), device=like.device)
+        vec = _stage_width(like, stage, target)
+        config = kernel.config_for(like.device, **_size_hint(stage, vec))
+        split, geometry = _geometry(stage, vec, config)
+        outputs = stage.outer * stage.inner
+        if split.count == 1:
+            program = kernel.compiled(
+                like.device, config, op=self._op, dtype=name, out_dtype=out_name, vec=vec
+            ).launcher
+            return [(outputs, _pieces(program, stage, vec, geometry, count))]
+        partial = kernel.compiled(
+            like.device, config, op=self._op, dtype=name, out_dtype="state", vec=vec
+        ).launcher
+        states = torch.empty(0, dtype=torch_dtype(REDUCTIONS[self._op].state), device=like.device)
+        rest = Stage(stage.outer, split.count, stage.inner)
+        return [
+            (outputs * split.count, _pieces(partial, stage, vec, geometry, count)),
+            *self._stage(states, "state", rest, last, dtype, count),
+        ]
+
+
+def _pieces(program: Any, stage: Stage, vec: int, geometry: tuple[int, ...], count: float) -> _Launch:
+    """Return a launch over all of `outer`, in pieces that 32-bit indexing can reach."""
+    pitch = stage.length * stage.inner
+    pieces = list(row_pieces(stage.outer, pitch))
+    splits = geometry[-2]
+    out_pitch = splits * stage.inner
+
+    def run(x: torch.Tensor, target: torch.Tensor) -> None:
+        source, output = storage_view(x).view(-1), storage_view(target).view(-1)
+        if len(pieces) == 1:
+            program(source, output, *geometry, count)
+            return
+        for start, outer in pieces:
+            program(
+                source[start * pitch : (start + outer) * pitch],
+                output[start * out_pitch : (start + outer) * out_pitch],
+                outer,
+                *geometry[1:],
+                count,
+            )
+
+    return run
+
+
+class Variance(Flow):
+    """Variance or standard deviation.
+
+    Args:
+        root: return the standard deviation.
+    """
+
+    kernels = (VarianceKernel, ColumnVarianceKernel, VarianceMergeKernel)
+
+    def __init__(self, *, root: bool) -> None:
+        self._root = root
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        (x,) = inputs
+        (output,) = binding.outputs.values()
+        shape, dtype, device = tuple(output.shape), torch_dtype(output.dtype), x.device
+        if prod(shape) == 0:
+            return lambda x: torch.empty(shape, dtype=dtype, device=device)
+        if x.numel() == 0:
+            return lambda x: torch.full(shape, float("nan"), dtype=dtype, device=device)
+
+        axes = normalised_axes(binding.params["dim"], x.dim())
+        plan = stages(tuple(x.shape), axes) or [Stage(x.numel(), 1, 1)]
+        count = prod(stage.length for stage in plan)
+        divisor = float(max(0, count - binding.params["correction"]))
+        launch = self._chain(plan, x, dtype, divisor)
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            result = torch.empty(shape, dtype=dtype, device=device)
+            launch(x.contiguous(), result)
+            return result
+
+        return run
+
+    def _chain(self, plan: Sequence[Stage], x: torch.Tensor, dtype: torch.dtype, divisor: float) -> _Launch:
+        """Return a launch of the first stage on the data and of merges for its splits and the other stages."""
+        first, device, root = plan[0], x.device, self._root
+        kernel = VarianceKernel if first.inner == 1 else ColumnVarianceKernel
+        fresh = torch.empty(0, dtype=torch.float32, device=device)
+        vec = _stage_width(x, first, fresh)
+        config = kernel.config_for(device, **_size_hint(first, vec))
+        split, geometry = _geometry(first, vec, config)
+        unit = vec if first.inner == 1 else 1
+
+        # What is merged after the first launch: (outer, states, inner, elements per state, elements in all).
+        merges: list[tuple[int, int, int, int, int]] = []
+        if split.count > 1:
+            merges.append((first.outer, split.count, first.inner, split.length * unit, first.length))
+        seen = first.length
+        for stage in plan[1:]:
+            merges.append((stage.outer, stage.length, stage.inner, seen, seen * stage.length))
+            seen *= stage.length
+
+        def out_name(index: int) -> str:
+            return dtype_name(dtype) if index == len(merges) else "state"
+
+        start = _variance_pieces(
+            kernel.compiled(
+                device, config, dtype=dtype_name(x.dtype), out_dtype=out_name(0), root=root, vec=vec
+            ).launcher,
+            first,
+            geometry,
+            divisor,
+        )
+        merge_programs = [
+            VarianceMergeKernel.compiled(device, out_dtype=out_name(index + 1), root=root).launcher
+            for index in range(len(merges))
+        ]
+        sizes = [split.count * first.outer * first.inner, *(outer * inner for outer, _, inner, _, _ in merges)]
+
+        def state(size: int) -> torch.Tensor:
+            return torch.empty(size, dtype=torch.float32, device=device)
+
+        def run(x: torch.Tensor, result: torch.Tensor) -> None:
+            if not merges:
+                start(x, result, state(1))
+                return
+            deviations, means = state(sizes[0]), state(sizes[0])
+            start(x, deviations, means)
+            for index, (program, merge) in enumerate(zip(merge_programs, merges, strict=True)):
+                last = index == len(merges) - 1
+                target = result.view(-1) if last else state(sizes[index + 1])
+                target_means = state(1 if last else sizes[index + 1])
+                program(deviations, means, target, target_means, *merge, divisor)
+                deviations, means = target, target_means
+
+        return run
+
+
+def _variance_pieces(program: Any, stage: Stage, geometry: tuple[int, ...], divisor: float) -> Any:
+    """Return a launch of the first stage over all of `outer`, in pieces that 32-bit indexing can reach."""
+    pitch = stage.length * stage.inner
+    pieces = list(row_pieces(stage.outer, pitch))
+    out_pitch = geometry[-2] * stage.inner
+
+    def run(x: torch.Tensor, target: torch.Tensor, means: torch.Tensor) -> None:
+        source, output = x.view(-1), target.view(-1)
+        if len(pieces) == 1:
+            program(source, output, means, *geometry, divisor)
+            return
+        for start, outer in pieces:
+            at = slice(start * out_pitch, (start + outer) * out_pitch)
+            part = source[start * pitch : (start + outer) * pitch]
+            part_means = means[at] if means.numel() > 1 else means
+            program(part, output[at], part_means, outer, *geometry[1:], divisor)
+
+    return run
+
+
+OPS: dict[str, Flow] = {
+    "SumFwdOp": Reduction("sum"),
+    "MeanFwdOp": Reduction("mean"),
+    "AmaxFwdOp": Reduction("amax"),
+    "AminFwdOp": Reduction("amin"),
+    "ProdFwdOp": Reduction("prod"),
+    "L2NormFwdOp": Reduction("l2_norm"),
+    "AllFwdOp": Reduction("all", empty_is_all=False),
+    "AnyFwdOp": Reduction("any", empty_is_all=False),
+    "ArgmaxFwdOp": Reduction("argmax"),
+    "ArgminFwdOp": Reduction("argmin"),
+    "VarFwdOp": Variance(root=False),
+    "StdFwdOp": Variance(root=True),
+}
