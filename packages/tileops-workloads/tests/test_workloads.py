@@ -191,6 +191,33 @@ def test_products_stay_finite_and_nonzero(distribution, dtype):
     assert (product < 0).any()
 
 
+@pytest.mark.parametrize("op", ["L2NormFwdOp", "LogSumExpFwdOp"])
+def test_some_groups_have_a_dominant_term(op):
+    x = free(op, {"A": (50, 1000)}, params={"dim": -1}).gen_inputs()["x"].double()
+    weights = (x * x if op == "L2NormFwdOp" else x.exp()).sort(dim=-1).values
+    share = weights[:, -1] / weights.sum(dim=-1)
+    assert 0.1 < (share > 0.5).double().mean() < 0.9
+
+
+@pytest.mark.parametrize(
+    ("op", "params", "dominated"), [("SumFwdOp", {}, True), ("SumFwdOp", {"dim": -1}, False)]
+)
+def test_a_sum_of_everything_has_a_dominant_term_and_row_sums_do_not(op, params, dominated):
+    x = free(op, {"A": (50, 1000)}, "float16", params=params).gen_inputs()["x"].double()
+    assert (x.abs().max().item() > 400) == dominated
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lower"), [("float16", torch.float8_e4m3fn), ("bfloat16", torch.float8_e4m3fn)]
+)
+def test_the_dominant_term_is_far_from_what_a_lower_format_holds(dtype, lower):
+    first = (
+        free("StdFwdOp", {"A": (50, 10)}, dtype, params={"dim": None}).gen_inputs()["x"].view(-1)[0].double()
+    )
+    rounded = first.to(torch.float32).to(lower).double()
+    assert 0.04 < abs((rounded / first - 1).item()) < 0.07
+
+
 def test_equality_has_both_answers():
     inputs = free("EqFwdOp", {"A": (100, 100), "B": (100, 100)}).gen_inputs()
     assert 0.02 < (inputs["input"] == inputs["other"]).float().mean() < 0.5

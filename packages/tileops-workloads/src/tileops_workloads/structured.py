@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 
@@ -100,6 +101,58 @@ class MostlyFalseWorkload(_ReductionWorkload):
         exception = self.one_in(max(self.length / math.log(2), 2), name, plain)
         nonzero = torch.where(plain == 0, torch.ones_like(plain), plain)
         return nonzero.masked_fill(~exception, 0)
+
+
+# Between two neighbours of every lower format: 2^-4.2 away from 8-bit floats, 2^-11.4 from tf32; 1 + 7 / 128
+# is a bfloat16.
+_HARD_TO_ROUND = 1 + 7 / 128 + 3 / 8192
+
+
+@register("VarFwdOp", "StdFwdOp", "L2NormFwdOp")
+class DominatedWorkload(_ReductionWorkload):
+    """About one element of each reduced group outweighs the others together; only in `normal` inputs.
+
+    A sum of alike terms averages their rounding errors away, so a result in a lower precision would pass: a
+    dominant term shows it. The first element is one, and is far from what lower formats can hold.
+    """
+
+    most_groups: ClassVar[float] = math.inf
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        groups = math.prod(next(iter(self.binding.outputs.values())).shape)
+        if self.distribution != "normal" or not plain.numel() or groups > self.most_groups:
+            return plain
+        # Twice the root of the length, a power of two, within the range of float16.
+        weight = min(2 ** math.ceil(math.log2(2 * math.sqrt(self.length))), 1 << 13)
+        shaped = torch.where(self.one_in(max(2 * self.length, 2), name, plain), plain * weight, plain)
+        shaped.view(-1)[0] = 2 * weight * _HARD_TO_ROUND
+        return shaped
+
+
+@register("SumFwdOp", "MeanFwdOp")
+class LongSumWorkload(DominatedWorkload):
+    """Sums with few outputs: among many there are always some in which one term stands out."""
+
+    most_groups = 16
+
+
+@register("LogSoftmaxFwdOp")
+class LogitsWorkload(_Reshaped):
+    """Spread like logits, four times the unit: else the outputs of a long row are nearly the same."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        return plain * 4 if self.distribution == "normal" else plain
+
+
+@register("LogSumExpFwdOp")
+class PeakedWorkload(_ReductionWorkload):
+    """As `DominatedWorkload`, for exponents: the dominant element is larger by the length's logarithm."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        if self.distribution != "normal":
+            return plain
+        chosen = self.one_in(max(self.length, 2), name, plain)
+        return torch.where(chosen, plain.abs() + (4 + math.ceil(math.log(max(self.length, 1)))), plain)
 
 
 @register("ProdFwdOp")
