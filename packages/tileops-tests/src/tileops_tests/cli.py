@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tileops_manifest import ManifestError, load_manifest
+from tileops_manifest import Entry, ManifestError, load_manifest
 from tileops_tests.candidate import Candidate
 from tileops_tests.cases import TIERS, plan
 from tileops_tests.codes import MEANINGS
@@ -139,6 +139,7 @@ def _verify(arguments: argparse.Namespace, console: Console) -> int:
     if candidate is not None and len(arguments.ops) != 1:
         raise UsageError(f"--candidate judges one op, got {len(arguments.ops)} op names, expected exactly 1")
     entries = select_ops(load_manifest(arguments.manifest), arguments.ops, target)
+    _require_cases(entries, arguments)
     # The shipped ledger speaks of the shipped implementation.
     ledger = load_ledger(arguments.ledger) if arguments.ledger or candidate is None else ()
     options = Options(
@@ -167,6 +168,22 @@ def _verify(arguments: argparse.Namespace, console: Console) -> int:
     if outcome.interrupted:
         raise KeyboardInterrupt
     return ExitCode.PASSED if outcome.record.summary.passed == len(entries) else ExitCode.FAILED
+
+
+def _require_cases(entries: Sequence[Entry], arguments: argparse.Namespace) -> None:
+    """Patterns that select nothing are a mistake, not a pass."""
+    if not arguments.only and not arguments.distributions:
+        return
+    for entry in entries:
+        found = plan(
+            entry,
+            tier=arguments.tier,
+            seed=arguments.seed,
+            distributions=arguments.distributions,
+            only=arguments.only,
+        )
+        if not found:
+            raise UsageError(f"{entry.name}: {[*arguments.only, *arguments.distributions]} matches no case")
 
 
 def _list(arguments: argparse.Namespace, console: Console) -> int:

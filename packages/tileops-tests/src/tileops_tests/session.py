@@ -112,9 +112,12 @@ class _Session:
     def verify(self, entry: Entry, zygote: Zygote) -> OpRecord:
         try:
             oracle = self.oracle_of(entry.name)
-        except LookupError as error:
-            return failed_before_running(entry.name, ReasonCode.ORACLE_ERROR, str(error))
-        return OpVerification(entry, oracle, zygote, self.options, self._progress).run()
+            return OpVerification(entry, oracle, zygote, self.options, self._progress).run()
+        except WorkerStartError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an oracle or a workload that fails is a finding about one op
+            message = f"{type(error).__name__}: {error}"
+            return failed_before_running(entry.name, ReasonCode.ORACLE_ERROR, message)
 
     def _progress(self, op: str, done: int, total: int) -> None:
         if self.options.cancel.is_set():

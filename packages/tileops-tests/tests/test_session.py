@@ -1,0 +1,124 @@
+"""Sessions: finished ops reach the disk at once, whatever happens next."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tileops_manifest import load_manifest
+from tileops_tests import session as module
+from tileops_tests.candidate import Candidate
+from tileops_tests.errors import RecordError, UsageError
+from tileops_tests.limits import Limits
+from tileops_tests.oracles import get_oracle
+from tileops_tests.record import OpRecord, read_record
+from tileops_tests.session import run_session, select_ops
+from tileops_tests.verify import Options
+
+WRONG = Path(__file__).parent / "wrong"
+OPTIONS = Options(
+    candidate=Candidate(WRONG / "softmax.py", "right"), only=("ragged-float16-*s0",), limits=Limits()
+)
+
+
+def entries(*names: str) -> list:
+    return [load_manifest()[name] for name in names]
+
+
+def test_a_finished_op_is_on_the_disk_before_the_next_one_ends(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    seen: list[int] = []
+
+    def finished(op: OpRecord) -> None:
+        seen.append(len(read_record(path).ops))
+
+    outcome = run_session(
+        entries("SoftmaxFwdOp", "LogSoftmaxFwdOp"), OPTIONS, get_oracle, path=path, on_finished=finished
+    )
+    assert seen == [1, 2]
+    assert outcome.record == read_record(path)
+    assert outcome.record.summary.complete
+
+
+def test_an_interruption_keeps_what_was_finished(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+
+    def interrupt(op: OpRecord) -> None:
+        raise KeyboardInterrupt
+
+    options = Options(**{**vars(OPTIONS), "cancel": __import__("threading").Event()})
+    outcome = run_session(
+        entries("SoftmaxFwdOp", "LogSoftmaxFwdOp"), options, get_oracle, path=path, on_finished=interrupt
+    )
+    assert outcome.interrupted
+    record = read_record(path)
+    assert [op.op for op in record.ops] == ["SoftmaxFwdOp"]
+    assert not record.summary.complete
+
+
+def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    calls = []
+    original = os.fsync
+
+    def fsync(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    outcome = run_session(entries("SoftmaxFwdOp", "LogSoftmaxFwdOp"), OPTIONS, get_oracle, path=path)
+    assert isinstance(outcome.write_error, RecordError)
+    assert len(outcome.record.ops) == 2
+    assert [op.op for op in read_record(path).ops] == ["SoftmaxFwdOp"]
+
+
+def test_a_path_that_cannot_be_written_is_known_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="cannot write the record"):
+        run_session(entries("SoftmaxFwdOp"), OPTIONS, get_oracle, path=tmp_path / "file" / "record.json")
+
+
+def test_an_op_without_an_oracle_has_no_verdict() -> None:
+    def none(op: str) -> None:
+        raise LookupError(f"no oracle for {op}")
+
+    record = run_session(entries("SoftmaxFwdOp"), OPTIONS, none).record
+    assert record.ops[0].status == "error"
+    assert record.ops[0].failures[0].code == "oracle_error"
+    assert record.summary.error == 1
+
+
+def test_an_oracle_that_fails_is_the_oracles_fault_and_stops_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        def ref_program(self, *arguments: object) -> tuple:
+            raise ZeroDivisionError("oops")
+
+    def lookup(op: str) -> object:
+        return Broken() if op == "SoftmaxFwdOp" else get_oracle(op)
+
+    record = run_session(entries("SoftmaxFwdOp", "LogSoftmaxFwdOp"), OPTIONS, lookup).record
+    by_op = {op.op: op for op in record.ops}
+    assert by_op["SoftmaxFwdOp"].status == "error"
+    assert "ZeroDivisionError: oops" in by_op["SoftmaxFwdOp"].failures[0].message
+    assert by_op["LogSoftmaxFwdOp"].status == "failed"
+
+
+def test_ops_are_selected_by_name_or_by_status() -> None:
+    manifest = load_manifest()
+    assert [e.name for e in select_ops(manifest, ["GemmFwdOp", "GemmFwdOp"], "cpu")] == ["GemmFwdOp"]
+    with pytest.raises(UsageError, match="did you mean 'GemmFwdOp'"):
+        select_ops(manifest, ["GemFwdOp"], "cpu")
+    implemented = [e.name for e in manifest.entries.values() if e.status.cpu == "implemented"]
+    if implemented:
+        assert [e.name for e in select_ops(manifest, [], "cpu")] == implemented
+    else:
+        with pytest.raises(UsageError, match="no entry is implemented"):
+            select_ops(manifest, [], "cpu")
+    assert module.run_session is run_session
