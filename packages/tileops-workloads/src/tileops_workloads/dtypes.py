@@ -22,11 +22,6 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def is_narrow_float(dtype: torch.dtype) -> bool:
-    """Whether the dtype is an 8-bit float, for which torch has storage but little arithmetic."""
-    return dtype.is_floating_point and dtype.itemsize == 1
-
-
 def has_infinity(dtype: torch.dtype) -> bool:
     """Whether the dtype can hold an infinity (`float8_e4m3fn`, for one, cannot)."""
     return bool(torch.tensor([float("inf")]).to(dtype).to(torch.float32).isinf().item())
