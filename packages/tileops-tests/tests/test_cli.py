@@ -10,13 +10,13 @@ import pytest
 from tileops_tests.cli import main
 from tileops_tests.record import read_record
 
-WRONG = Path(__file__).parent / "wrong"
+SOFTMAX = Path(__file__).parent / "wrong" / "softmax.py"
 ONE_CASE = ["--target", "cpu", "--case", "ragged-float16-*s0"]
 
 
 def test_a_right_candidate_passes_and_leaves_a_record(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = tmp_path / "record.json"
-    arguments = ["verify", "SoftmaxFwdOp", "--candidate", f"{WRONG}/softmax.py:right", "--json", str(path)]
+    arguments = ["verify", "SoftmaxFwdOp", "--candidate", f"{SOFTMAX}:right", "--json", str(path)]
     # One case cannot hold every kind of wrong result, so the whole tier is judged.
     assert main([*arguments, "--target", "cpu"]) == 0
     record = read_record(path)
@@ -30,7 +30,7 @@ def test_a_wrong_candidate_exits_with_1_and_says_why(capsys: pytest.CaptureFixtu
         "verify",
         "SoftmaxFwdOp",
         "--candidate",
-        f"{WRONG}/softmax.py:base_two",
+        f"{SOFTMAX}:base_two",
         *ONE_CASE,
         "--json",
         "-",
@@ -49,11 +49,11 @@ def test_a_wrong_candidate_exits_with_1_and_says_why(capsys: pytest.CaptureFixtu
         (["verify", "SoftmaxFwdOp", "--candidate", "x.py"], "expected FILE:OBJECT"),
         (["verify", "SoftmaxFwdOp", "--candidate", "nowhere.py:f"], "does not exist"),
         (
-            ["verify", "SoftmaxFwdOp", "--candidate", f"{WRONG}/softmax.py:not a name"],
+            ["verify", "SoftmaxFwdOp", "--candidate", f"{SOFTMAX}:not a name"],
             "expected a dotted Python name",
         ),
         (
-            ["verify", "SoftmaxFwdOp", "GemmFwdOp", "--candidate", f"{WRONG}/softmax.py:right"],
+            ["verify", "SoftmaxFwdOp", "GemmFwdOp", "--candidate", f"{SOFTMAX}:right"],
             "expected exactly 1",
         ),
         (["verify", "SoftmaxFwdOp", "--case", "no-such-case"], "matches no case"),
@@ -74,16 +74,16 @@ def test_bad_input_is_one_clear_error_and_exit_code_2(
 @pytest.mark.parametrize(
     "arguments", [["verify", "--jobs", "0"], ["verify", "--seed", "-1"], ["verify", "--tier", "tiny"], []]
 )
-def test_malformed_options_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
+def test_malformed_options_exit_with_2(text: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(arguments)
+        main(text.split())
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
 
 
 def test_an_unwritable_record_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "file").touch()
-    arguments = ["verify", "SoftmaxFwdOp", "--candidate", f"{WRONG}/softmax.py:right", *ONE_CASE]
+    arguments = ["verify", "SoftmaxFwdOp", "--candidate", f"{SOFTMAX}:right", *ONE_CASE]
     assert main([*arguments, "--json", str(tmp_path / "file" / "record.json")]) == 3
     assert "cannot write the record" in capsys.readouterr().err
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from tileops_manifest import load_manifest
-from tileops_tests import session as module
 from tileops_tests.candidate import Candidate
 from tileops_tests.errors import RecordError, UsageError
 from tileops_tests.limits import Limits
@@ -19,9 +20,9 @@ from tileops_tests.session import run_session, select_ops
 from tileops_tests.verify import Options
 
 WRONG = Path(__file__).parent / "wrong"
-OPTIONS = Options(
-    candidate=Candidate(WRONG / "softmax.py", "right"), only=("ragged-float16-*s0",), limits=Limits()
-)
+RIGHT = Candidate(WRONG / "softmax.py", "right")
+OPTIONS = Options(candidate=RIGHT, only=("ragged-float16-*s0",), limits=Limits())
+PAIR = ("SoftmaxFwdOp", "LogSoftmaxFwdOp")
 
 
 def entries(*names: str) -> list:
@@ -35,9 +36,7 @@ def test_a_finished_op_is_on_the_disk_before_the_next_one_ends(tmp_path: Path) -
     def finished(op: OpRecord) -> None:
         seen.append(len(read_record(path).ops))
 
-    outcome = run_session(
-        entries("SoftmaxFwdOp", "LogSoftmaxFwdOp"), OPTIONS, get_oracle, path=path, on_finished=finished
-    )
+    outcome = run_session(entries(*PAIR), OPTIONS, get_oracle, path=path, on_finished=finished)
     assert seen == [1, 2]
     assert outcome.record == read_record(path)
     assert outcome.record.summary.complete
@@ -49,10 +48,8 @@ def test_an_interruption_keeps_what_was_finished(tmp_path: Path) -> None:
     def interrupt(op: OpRecord) -> None:
         raise KeyboardInterrupt
 
-    options = Options(**{**vars(OPTIONS), "cancel": __import__("threading").Event()})
-    outcome = run_session(
-        entries("SoftmaxFwdOp", "LogSoftmaxFwdOp"), options, get_oracle, path=path, on_finished=interrupt
-    )
+    options = replace(OPTIONS, cancel=Event())
+    outcome = run_session(entries(*PAIR), options, get_oracle, path=path, on_finished=interrupt)
     assert outcome.interrupted
     record = read_record(path)
     assert [op.op for op in record.ops] == ["SoftmaxFwdOp"]
@@ -71,7 +68,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path, monkeypatch: 
         original(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    outcome = run_session(entries("SoftmaxFwdOp", "LogSoftmaxFwdOp"), OPTIONS, get_oracle, path=path)
+    outcome = run_session(entries(*PAIR), OPTIONS, get_oracle, path=path)
     assert isinstance(outcome.write_error, RecordError)
     assert len(outcome.record.ops) == 2
     assert [op.op for op in read_record(path).ops] == ["SoftmaxFwdOp"]
@@ -93,9 +90,7 @@ def test_an_op_without_an_oracle_has_no_verdict() -> None:
     assert record.summary.error == 1
 
 
-def test_an_oracle_that_fails_is_the_oracles_fault_and_stops_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_oracle_that_fails_is_the_oracles_fault_and_stops_nothing_else() -> None:
     class Broken:
         def ref_program(self, *arguments: object) -> tuple:
             raise ZeroDivisionError("oops")
@@ -103,7 +98,7 @@ def test_an_oracle_that_fails_is_the_oracles_fault_and_stops_nothing_else(
     def lookup(op: str) -> object:
         return Broken() if op == "SoftmaxFwdOp" else get_oracle(op)
 
-    record = run_session(entries("SoftmaxFwdOp", "LogSoftmaxFwdOp"), OPTIONS, lookup).record
+    record = run_session(entries(*PAIR), OPTIONS, lookup).record
     by_op = {op.op: op for op in record.ops}
     assert by_op["SoftmaxFwdOp"].status == "error"
     assert "ZeroDivisionError: oops" in by_op["SoftmaxFwdOp"].failures[0].message
@@ -121,4 +116,3 @@ def test_ops_are_selected_by_name_or_by_status() -> None:
     else:
         with pytest.raises(UsageError, match="no entry is implemented"):
             select_ops(manifest, [], "cpu")
-    assert module.run_session is run_session

@@ -28,7 +28,9 @@ import json, sys
 from pathlib import Path
 from tileops_tests.cli import main
 code = main(["verify", "ReluFwdOp", "--target", "cpu", "--case", "ragged-*", "--json", sys.argv[1]])
-print(json.dumps({"code": code, "modules": sorted(m for m in sys.modules if m.split(".")[0] in ("tileops_kernels", "tilelang", "tvm"))}))
+implementation = ("tileops_kernels", "tilelang", "tvm")
+found = sorted(name for name in sys.modules if name.split(".")[0] in implementation)
+print(json.dumps({"code": code, "modules": found}))
 """
 
 

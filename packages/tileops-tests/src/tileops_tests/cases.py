@@ -71,7 +71,7 @@ class Spec:
         )  # fmt: skip
 
     def name(self, workload: WorkloadBase) -> str:
-        """The workload's name; for a free shape with its params and optional inputs (a row's label implies them)."""
+        """The workload's name; for a free shape with its params and optional inputs."""
         if self.row is not None:
             return workload.id
         given = [

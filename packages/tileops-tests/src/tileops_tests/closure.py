@@ -55,24 +55,22 @@ def _roots(entry: Entry, root: Path) -> set[Path] | None:
 
 
 def import_closure(roots: Iterable[Path], root: Path, package: str) -> frozenset[Path]:
-    """All files of `package` (in `root`) that `roots` import, directly or not, the packages above them
-    included.
+    """All files of `package` (in `root`) that `roots` import, directly or not.
+
+    The `__init__.py` above each file counts too, since it runs; what it imports counts only when it is
+    imported itself.
     """
     pending, seen = list(roots), set()
     while pending:
         file = pending.pop()
-        if file in seen:
-            continue
-        seen.add(file)
-        pending += [
-            found for name in _imported(file, root, package) for found in _resolve(name, root, package)
-        ]
-        pending += [
-            init
-            for parent in file.parents
-            if root in (parent, *parent.parents) and (init := parent / "__init__.py").exists()
-        ]
-    return frozenset(seen)
+        if file not in seen:
+            seen.add(file)
+            names = _imported(file, root, package)
+            pending += [found for name in names for found in _resolve(name, root, package)]
+    above = {
+        parent / "__init__.py" for file in seen for parent in file.parents if parent.is_relative_to(root)
+    }
+    return frozenset(seen | {init for init in above if init.exists()})
 
 
 def _resolve(name: str, root: Path, package: str) -> Iterator[Path]:

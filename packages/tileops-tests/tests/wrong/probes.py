@@ -20,7 +20,7 @@ class Answer(Exception):
 def attempt(action) -> bool:
     try:
         action()
-    except Exception:
+    except (OSError, ImportError, subprocess.SubprocessError):
         return False
     return True
 

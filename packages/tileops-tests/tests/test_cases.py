@@ -1,0 +1,74 @@
+"""Case generation: generic, complete over dtypes and branches, and without doubles."""
+
+from __future__ import annotations
+
+import pytest
+
+from tileops_manifest import SpecError, load_manifest
+from tileops_tests.cases import dtype_assignments, forbidden_calls, plan
+from tileops_tests.errors import UsageError
+
+NAMES = list(load_manifest())
+SAMPLE = [
+    "RMSNormFwdOp",
+    "GemmFwdOp",
+    "AddFwdOp",
+    "SumFwdOp",
+    "GroupedQueryAttentionDecodePagedWithKVCacheFwdOp",
+]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_names_are_unique_and_smoke_is_part_of_full(name: str) -> None:
+    entry = load_manifest()[name]
+    smoke, full = ([case.id for case in plan(entry, tier=tier)] for tier in ("smoke", "full"))
+    assert len(smoke) == len(set(smoke)) > 10
+    assert len(full) == len(set(full)) > len(smoke)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_every_declared_dtype_is_judged(name: str) -> None:
+    entry = load_manifest()[name]
+    wanted = {(variable, dtype) for variable, dtypes in entry.dtypes.items() for dtype in dtypes}
+    found = {item for case in plan(entry, tier="full") for item in case.binding.dtypes.items()}
+    assert wanted <= found
+    assert len(dtype_assignments(entry)) >= max(len(dtypes) for dtypes in entry.dtypes.values())
+
+
+def test_params_of_free_shapes_are_part_of_the_name() -> None:
+    transposed = {
+        case.binding.params["trans_a"] for case in plan(load_manifest()["GemmFwdOp"]) if case.spec.row is None
+    }
+    assert transposed == {True, False}
+
+
+def test_smoke_takes_the_ragged_row() -> None:
+    assert any(case.id.startswith("ragged-") for case in plan(load_manifest()["RMSNormFwdOp"]))
+
+
+def test_another_seed_gives_other_values_in_the_same_shapes() -> None:
+    case = plan(load_manifest()["RMSNormFwdOp"])[0]
+    one, two = (case.spec.workload(seed).gen_inputs()["x"] for seed in (0, 1))
+    assert one.shape == two.shape
+    assert bool((one != two).any())
+
+
+def test_a_plan_can_be_narrowed() -> None:
+    entry = load_manifest()["RMSNormFwdOp"]
+    assert {case.spec.distribution for case in plan(entry, distributions=["exact"])} == {"exact"}
+    assert {case.id for case in plan(entry, only=["ragged-*"])} < {case.id for case in plan(entry)}
+    with pytest.raises(UsageError, match="distribution is 'gaussian'"):
+        plan(entry, distributions=["gaussian"])
+    with pytest.raises(UsageError, match="tier is 'medium'"):
+        plan(entry, tier="medium")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forbidden_calls_are_forbidden_by_the_entry(name: str) -> None:
+    entry = load_manifest()[name]
+    calls = forbidden_calls(entry)
+    assert {call.id.split("-")[1] for call in calls} >= {"dtype", "missing"}
+    for call in calls:
+        with pytest.raises(SpecError) as caught:
+            entry.bind(dict(zip(entry.inputs, call.inputs, strict=True)), call.params)
+        assert type(caught.value).__name__ == call.error

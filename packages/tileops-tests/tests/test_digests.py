@@ -1,0 +1,91 @@
+"""Digests and import closures: they change with what a verdict rests on, and with nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tileops_manifest import load_manifest
+from tileops_tests import closure, digests
+from tileops_tests.closure import PACKAGE, digest_files, implementation_files, import_closure
+from tileops_tests.oracles import get_oracle
+from tileops_tests.sandbox import package_folder
+
+FILES = {
+    "__init__.py": "",
+    "errors.py": "",
+    "ops/__init__.py": "from tileops_kernels.ops.base import Op",
+    "ops/base.py": "from .. import errors",
+    "ops/flows/__init__.py": "",
+    "ops/flows/norm.py": "from tileops_kernels.kernels.norm import NormKernel\nOPS = {'NormOp': NormKernel}",
+    "ops/flows/other.py": "from tileops_kernels.kernels import other\nOPS = {'OtherOp': other.OtherKernel}",
+    "kernels/__init__.py": "",
+    "kernels/shared.py": "",
+    "kernels/norm.py": "from . import shared\nclass NormKernel: ...",
+    "kernels/other.py": "class OtherKernel: ...",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    root = tmp_path / PACKAGE
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def names(files: frozenset[Path], root: Path) -> set[str]:
+    return {file.relative_to(root).as_posix() for file in files}
+
+
+def entry(op: str, kernel: str) -> SimpleNamespace:
+    return SimpleNamespace(name=op, kernel_map={"default": kernel})
+
+
+def test_closure_holds_the_ops_flow_and_kernel_and_not_anothers(package: Path) -> None:
+    found = names(implementation_files(entry("NormOp", "NormKernel"), package), package)
+    assert {"ops/base.py", "errors.py", "ops/flows/norm.py", "kernels/norm.py", "kernels/shared.py"} <= found
+    assert not {"ops/flows/other.py", "kernels/other.py"} & found
+
+
+def test_an_op_that_cannot_be_traced_depends_on_everything(package: Path) -> None:
+    assert names(implementation_files(entry("NewOp", "NewKernel"), package), package) == set(FILES)
+
+
+def test_digest_follows_content_and_names(package: Path) -> None:
+    files = sorted(package.rglob("*.py"))
+    before = digest_files(files, package)
+    assert digest_files(reversed(files), package) == before
+    (package / "errors.py").write_text("x = 1")
+    assert digest_files(files, package) != before
+
+
+def test_relative_imports_and_packages_are_followed(package: Path) -> None:
+    found = names(import_closure([package / "kernels" / "norm.py"], package, PACKAGE), package)
+    assert found == {"__init__.py", "kernels/__init__.py", "kernels/norm.py", "kernels/shared.py"}
+
+
+def test_closure_of_the_installed_implementation_imports_nothing() -> None:
+    root = package_folder(PACKAGE)
+    loaded = PACKAGE in sys.modules
+    files = implementation_files(load_manifest()["ReluFwdOp"], root)
+    assert root / "ops" / "base.py" in files
+    assert (PACKAGE in sys.modules) == loaded
+
+
+def test_oracle_digest_speaks_of_the_oracles_own_file() -> None:
+    softmax, gemm = (digests.oracle_digest(get_oracle(op)) for op in ("SoftmaxFwdOp", "GemmFwdOp"))
+    assert softmax != gemm
+    assert softmax == digests.oracle_digest(get_oracle("LogSoftmaxFwdOp"))
+
+
+def test_every_digest_is_there_and_every_version_known() -> None:
+    found = digests.digests_of(load_manifest()["ReluFwdOp"], get_oracle("ReluFwdOp"), None)
+    assert set(found) == {"manifest", "workload", "oracle", "tolerance", "checker", "implementation"}
+    assert all(len(value) == 64 for value in found.values())
+    assert {"python", "torch"} <= set(digests.versions())
+    assert closure.PACKAGE == "tileops_kernels"
