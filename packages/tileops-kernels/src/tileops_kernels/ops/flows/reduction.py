@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tileops_kernels.dtypes import dtype_name, torch_dtype
-from tileops_kernels.kernels.reduce import ArgReduceKernel, ColumnReduceKernel, ReduceConfig, ReduceKernel
+from tileops_kernels.kernels.reduce import ArgReduceKernel, ColumnReduceKernel, ReduceKernel
 from tileops_kernels.kernels.reduce_table import REDUCTIONS
 from tileops_kernels.kernels.variance import ColumnVarianceKernel, VarianceKernel, VarianceMergeKernel
 from tileops_kernels.ops.flows._axes import Stage, normalised_axes, stages
-from tileops_kernels.ops.flows._layout import MAX_ELEMENTS, storage_view, vector_width
+from tileops_kernels.ops.flows._layout import storage_view
 from tileops_kernels.ops.flows._rows import row_pieces
+from tileops_kernels.ops.flows._splits import geometry_of, size_hint, stage_width
 from tileops_kernels.ops.flows.base import Flow, Run
 
 if TYPE_CHECKING:
@@ -23,48 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "Reduction", "Variance"]
 
-# A split shorter than this many tiles costs more in its second launch than it gains.
-_LEAST_TILES_PER_SPLIT = 2
 _Launch = Callable[[torch.Tensor, torch.Tensor], None]
-
-
-@dataclass(frozen=True)
-class _Split:
-    """How many blocks share one reduction, and how much of it each takes."""
-
-    count: int
-    length: int
-
-
-def _split(length: int, tile: int, blocks: int, config: ReduceConfig) -> _Split:
-    """Split `length` so that about `config.target_blocks` blocks run; every split is a whole number of tiles."""
-    tiles = -(-length // tile)
-    wanted = min(config.target_blocks // max(blocks, 1), tiles // _LEAST_TILES_PER_SPLIT)
-    wanted = max(wanted, -(-length // MAX_ELEMENTS), 1)
-    size = -(-tiles // wanted) * tile
-    return _Split(-(-length // size), size)
-
-
-def _geometry(stage: Stage, vec: int, config: ReduceConfig) -> tuple[_Split, tuple[int, ...]]:
-    """Return the split of a stage and the launch arguments between the tensors and the count."""
-    if stage.inner == 1:
-        vectors = stage.length // vec
-        split = _split(vectors, config.lanes * config.unroll, -(-stage.outer // config.rows), config)
-        return split, (stage.outer, vectors, vectors, split.count, split.length)
-    inner = stage.inner // vec
-    blocks = stage.outer * -(-inner // config.lanes)
-    split = _split(stage.length, config.rows * config.unroll, blocks, config)
-    steps = (stage.length * inner, inner)
-    return split, (stage.outer, stage.length, inner, *steps, split.count, split.length)
-
-
-def _size_hint(stage: Stage, vec: int) -> dict[str, int]:
-    return {"vectors": stage.length // vec} if stage.inner == 1 else {"inner": stage.inner // vec}
-
-
-def _stage_width(source: torch.Tensor, stage: Stage, target: torch.Tensor) -> int:
-    """Columns are written as they are read, rows write one element each."""
-    return vector_width([source], stage.length) if stage.inner == 1 else vector_width([source, target], stage.inner)
 
 
 class Reduction(Flow):
@@ -149,9 +108,9 @@ class Reduction(Flow):
         kernel = self._row_kernel if stage.inner == 1 else ColumnReduceKernel
         out_name = dtype_name(dtype) if last else "state"
         target = torch.empty(0, dtype=dtype if last else torch_dtype(REDUCTIONS[self._op].state), device=like.device)
-        vec = _stage_width(like, stage, target)
-        config = kernel.config_for(like.device, **_size_hint(stage, vec))
-        split, geometry = _geometry(stage, vec, config)
+        vec = stage_width(like, stage, target)
+        config = kernel.config_for(like.device, **size_hint(stage, vec))
+        split, geometry = geometry_of(stage, vec, config)
         outputs = stage.outer * stage.inner
         if split.count == 1:
             program = kernel.compiled(
@@ -232,9 +191,9 @@ class Variance(Flow):
         first, device, root = plan[0], x.device, self._root
         kernel = VarianceKernel if first.inner == 1 else ColumnVarianceKernel
         fresh = torch.empty(0, dtype=torch.float32, device=device)
-        vec = _stage_width(x, first, fresh)
-        config = kernel.config_for(device, **_size_hint(first, vec))
-        split, geometry = _geometry(first, vec, config)
+        vec = stage_width(x, first, fresh)
+        config = kernel.config_for(device, **size_hint(first, vec))
+        split, geometry = geometry_of(first, vec, config)
         unit = vec if first.inner == 1 else 1
 
         # What is merged after the first launch: (outer, states, inner, elements per state, elements in all).

@@ -1,0 +1,55 @@
+"""How a long reduction is shared between blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tileops_kernels.kernels.reduce import ReduceConfig
+from tileops_kernels.ops.flows._axes import Stage
+from tileops_kernels.ops.flows._layout import MAX_ELEMENTS, vector_width
+
+__all__ = ["Split", "geometry_of", "size_hint", "split_of", "stage_width"]
+
+# A split shorter than this many tiles costs more in its second launch than it gains.
+_LEAST_TILES_PER_SPLIT = 2
+
+
+@dataclass(frozen=True)
+class Split:
+    """How many blocks share one reduction, and how much of it each takes."""
+
+    count: int
+    length: int
+
+
+def split_of(length: int, tile: int, blocks: int, config: ReduceConfig) -> Split:
+    """Split `length` so that about `config.target_blocks` blocks run; every split is a whole number of tiles."""
+    tiles = -(-length // tile)
+    wanted = min(config.target_blocks // max(blocks, 1), tiles // _LEAST_TILES_PER_SPLIT)
+    wanted = max(wanted, -(-length // MAX_ELEMENTS), 1)
+    size = -(-tiles // wanted) * tile
+    return Split(-(-length // size), size)
+
+
+def geometry_of(stage: Stage, vec: int, config: ReduceConfig) -> tuple[Split, tuple[int, ...]]:
+    """Return the split of a stage and the launch arguments between the tensors and the count."""
+    if stage.inner == 1:
+        vectors = stage.length // vec
+        split = split_of(vectors, config.lanes * config.unroll, -(-stage.outer // config.rows), config)
+        return split, (stage.outer, vectors, vectors, split.count, split.length)
+    inner = stage.inner // vec
+    blocks = stage.outer * -(-inner // config.lanes)
+    split = split_of(stage.length, config.rows * config.unroll, blocks, config)
+    steps = (stage.length * inner, inner)
+    return split, (stage.outer, stage.length, inner, *steps, split.count, split.length)
+
+
+def size_hint(stage: Stage, vec: int) -> dict[str, int]:
+    return {"vectors": stage.length // vec} if stage.inner == 1 else {"inner": stage.inner // vec}
+
+
+def stage_width(source: torch.Tensor, stage: Stage, target: torch.Tensor) -> int:
+    """Columns are written as they are read, rows write one element each."""
+    return vector_width([source], stage.length) if stage.inner == 1 else vector_width([source, target], stage.inner)
