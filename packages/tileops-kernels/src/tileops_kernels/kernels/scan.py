@@ -1,0 +1,237 @@
+"""Cumulative sums of rows and of columns, read and written once.
+
+Inside a block the sum goes from small to large: the elements of a vector in a thread's registers, the threads of a warp,
+the warps, and then the chunks of a row, which carry over. All partial sums are float32.
+"""
+
+from dataclasses import dataclass
+
+import tilelang.language as T
+from tvm import tirx
+
+from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile
+
+DTYPES = frozenset({"float16", "bfloat16", "float32"})
+# Threads that a scan primitive of shared memory handles in one step.
+WARP = 32
+
+
+@dataclass(frozen=True)
+class ScanConfig:
+    """Block geometry.
+
+    Attributes:
+        rows: rows of a block (for columns: threads that share a column).
+        lanes: threads along the contiguous axis; for rows a multiple of 32.
+        unroll: vectors (for columns: elements of the axis) a thread scans at once.
+    """
+
+    rows: int
+    lanes: int
+    unroll: int
+
+
+class ScanKernel(Kernel):
+    """Cumulative sum of the last axis.
+
+    Program arguments: x, output (flat), number of rows, row step of x and length of a row in vectors.
+    """
+
+    SUPPORTED_DTYPES = DTYPES
+    ALIGNMENT = 16
+    PASS_CONFIGS = PASS_CONFIGS
+    Config = ScanConfig
+    # By vectors of a row.
+    CONFIGS = ConfigTable(
+        size=lambda sizes: sizes.get("vectors", 1 << 20),
+        devices={
+            "cpu": ((None, ScanConfig(rows=1, lanes=32, unroll=1)),),
+            "sm_80": (
+                (64, ScanConfig(rows=4, lanes=32, unroll=1)),
+                (512, ScanConfig(rows=1, lanes=128, unroll=2)),
+                (None, ScanConfig(rows=1, lanes=256, unroll=4)),
+            ),
+        },
+    )
+
+    @staticmethod
+    def program(*, dtype, vec, config):
+        """Return the tile program.
+
+        Args:
+            dtype: dtype of x and output.
+            vec: elements of a vector.
+            config: block geometry; `unroll * lanes / 32` is at most 32.
+        """
+        tile = RowTile(config.rows, config.lanes, config.unroll, vec)
+        rows, lanes, unroll = tile.rows, tile.lanes, tile.unroll
+        warps = lanes // WARP
+        groups = unroll * warps  # runs of 32 vectors of a row, in order
+        nx, ny = T.dynamic("nx"), T.dynamic("ny")
+
+        @T.prim_func
+        def scan_rows(
+            x: T.Tensor((nx,), dtype),
+            output: T.Tensor((ny,), dtype),
+            num_rows: T.int32,
+            x_step: T.int32,
+            vectors: T.int32,
+        ):
+            with T.Kernel(T.ceildiv(num_rows, rows), threads=tile.threads) as block:
+                narrow = T.alloc_fragment(tile.shape, dtype)
+                values = T.alloc_fragment(tile.shape, "float32")
+                offset = T.alloc_fragment((unroll, rows, lanes), "float32")
+                carry = T.alloc_fragment((rows,), "float32")
+                vector_sums = T.alloc_shared((rows * groups, WARP), "float32")
+                group_sums = T.alloc_shared((rows, groups), "float32")
+                by_thread = T.Fragment(
+                    tile.shape, forward_fn=lambda u, i, l, v: (i * lanes + l, u * vec + v)
+                )
+                T.annotate_layout(
+                    {
+                        narrow: by_thread,
+                        values: by_thread,
+                        offset: T.Fragment(
+                            (unroll, rows, lanes), forward_fn=lambda u, i, l: (i * lanes + l, u)
+                        ),
+                    }
+                )
+
+                T.clear(carry)
+                for chunk in T.serial(T.ceildiv(vectors, unroll * lanes)):
+                    for u, i, l, v in T.Parallel(*tile.shape):
+                        if tile.in_bounds(block * rows + i, num_rows, tile.vector(chunk, u, l), vectors):
+                            narrow[u, i, l, v] = x[
+                                ((block * rows + i) * x_step + tile.vector(chunk, u, l)) * vec + v
+                            ]
+                        else:
+                            narrow[u, i, l, v] = T.cast(0, dtype)
+                    for u, i, l, v in T.Parallel(*tile.shape):
+                        values[u, i, l, v] = T.cast(narrow[u, i, l, v], "float32")
+
+                    for v in T.unroll(1, vec):
+                        for u, i, l in T.Parallel(unroll, rows, lanes):
+                            values[u, i, l, v] = values[u, i, l, v] + values[u, i, l, v - 1]
+                    for u, i, l in T.Parallel(unroll, rows, lanes):
+                        vector_sums[i * groups + u * warps + l // WARP, l % WARP] = values[u, i, l, vec - 1]
+                    T.cumsum(vector_sums, dim=1)
+                    for i, g in T.Parallel(rows, groups):
+                        group_sums[i, g] = vector_sums[i * groups + g, WARP - 1]
+                    T.cumsum(group_sums, dim=1)
+
+                    # What lies before a vector: chunks, groups of the chunk, vectors of the group.
+                    for u, i, l in T.Parallel(unroll, rows, lanes):
+                        offset[u, i, l] = carry[i]
+                        if u * warps + l // WARP > 0:
+                            offset[u, i, l] += group_sums[i, u * warps + l // WARP - 1]
+                        if l % WARP > 0:
+                            offset[u, i, l] += vector_sums[i * groups + u * warps + l // WARP, l % WARP - 1]
+                    for i in T.Parallel(rows):
+                        carry[i] += group_sums[i, groups - 1]
+
+                    for u, i, l, v in T.Parallel(*tile.shape):
+                        if tile.in_bounds(block * rows + i, num_rows, tile.vector(chunk, u, l), vectors):
+                            output[
+                                ((block * rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v
+                            ] = T.cast(values[u, i, l, v] + offset[u, i, l], dtype)
+
+        return scan_rows
+
+    @classmethod
+    def samples(cls):
+        """Return aligned and ragged rows."""
+        return (
+            {"dtype": "bfloat16", "vec": 8},
+            {"dtype": "float32", "vec": 4},
+            {"dtype": "float16", "vec": 1},
+        )
+
+
+class ColumnScanKernel(Kernel):
+    """Cumulative sum of the middle axis of (outer, length, inner), reading along inner.
+
+    Program arguments: x, output (flat, contiguous), outer, length, vectors of an inner row.
+    """
+
+    SUPPORTED_DTYPES = DTYPES
+    ALIGNMENT = 16
+    PASS_CONFIGS = PASS_CONFIGS
+    Config = ScanConfig
+    CONFIGS = ConfigTable(
+        size=lambda sizes: 0,
+        devices={
+            "cpu": ((None, ScanConfig(rows=1, lanes=16, unroll=1)),),
+            "sm_80": ((None, ScanConfig(rows=32, lanes=8, unroll=4)),),
+        },
+    )
+
+    @staticmethod
+    def program(*, dtype, vec, config):
+        """Return the tile program; arguments as those of `ScanKernel.program`."""
+        rows, lanes, unroll = config.rows, config.lanes, config.unroll
+        shape = (unroll, rows, lanes, vec)
+        nx = T.dynamic("nx")
+
+        def position(chunk, r, u):
+            """Return the index along the axis: a thread scans `unroll` neighbours, the threads follow each other."""
+            return (chunk * rows + r) * unroll + u
+
+        @T.prim_func
+        def scan_columns(
+            x: T.Tensor((nx,), dtype),
+            output: T.Tensor((nx,), dtype),
+            outer: T.int32,
+            length: T.int32,
+            inner: T.int32,
+        ):
+            with T.Kernel(outer * T.ceildiv(inner, lanes), threads=rows * lanes) as block:
+                narrow = T.alloc_fragment(shape, dtype)
+                values = T.alloc_fragment(shape, "float32")
+                offset = T.alloc_fragment((rows, lanes, vec), "float32")
+                carry = T.alloc_fragment((rows, lanes, vec), "float32")
+                sums = T.alloc_shared((rows, lanes * vec), "float32")
+                by_thread = T.Fragment(
+                    shape, forward_fn=lambda u, r, l, v: (r * lanes + l, u * vec + v)
+                )
+                per_lane = T.Fragment((rows, lanes, vec), forward_fn=lambda r, l, v: (r * lanes + l, v))
+                T.annotate_layout({narrow: by_thread, values: by_thread, offset: per_lane, carry: per_lane})
+                start = T.truncdiv(block, T.ceildiv(inner, lanes)) * length * inner
+                column = T.truncmod(block, T.ceildiv(inner, lanes)) * lanes
+
+                T.clear(carry)
+                for chunk in T.serial(T.ceildiv(length, rows * unroll)):
+                    for u, r, l, v in T.Parallel(*shape):
+                        if tirx.all(position(chunk, r, u) < length, column + l < inner):
+                            narrow[u, r, l, v] = x[(start + position(chunk, r, u) * inner + column + l) * vec + v]
+                        else:
+                            narrow[u, r, l, v] = T.cast(0, dtype)
+                    for u, r, l, v in T.Parallel(*shape):
+                        values[u, r, l, v] = T.cast(narrow[u, r, l, v], "float32")
+
+                    for u in T.unroll(1, unroll):
+                        for r, l, v in T.Parallel(rows, lanes, vec):
+                            values[u, r, l, v] = values[u, r, l, v] + values[u - 1, r, l, v]
+                    for r, l, v in T.Parallel(rows, lanes, vec):
+                        sums[r, l * vec + v] = values[unroll - 1, r, l, v]
+                    T.cumsum(sums, dim=0)
+
+                    for r, l, v in T.Parallel(rows, lanes, vec):
+                        offset[r, l, v] = carry[r, l, v]
+                        if r > 0:
+                            offset[r, l, v] += sums[r - 1, l * vec + v]
+                    for r, l, v in T.Parallel(rows, lanes, vec):
+                        carry[r, l, v] += sums[rows - 1, l * vec + v]
+
+                    for u, r, l, v in T.Parallel(*shape):
+                        if tirx.all(position(chunk, r, u) < length, column + l < inner):
+                            output[(start + position(chunk, r, u) * inner + column + l) * vec + v] = T.cast(
+                                values[u, r, l, v] + offset[r, l, v], dtype
+                            )
+
+        return scan_columns
+
+    @classmethod
+    def samples(cls):
+        """Return aligned and ragged columns."""
+        return ({"dtype": "bfloat16", "vec": 8}, {"dtype": "float32", "vec": 1})

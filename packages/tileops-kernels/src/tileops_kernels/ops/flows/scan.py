@@ -1,0 +1,79 @@
+"""Flow of the cumulative sums: rows in place, other axes by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tileops_kernels.dtypes import dtype_name
+from tileops_kernels.kernels.scan import ColumnScanKernel, ScanKernel
+from tileops_kernels.ops.flows._axes import Stage, normalised_axes, stages
+from tileops_kernels.ops.flows._layout import vector_width
+from tileops_kernels.ops.flows._rows import Rows, row_layout, row_pieces
+from tileops_kernels.ops.flows.base import Flow, Run
+
+if TYPE_CHECKING:
+    from tileops_manifest import Binding
+
+__all__ = ["OPS", "Cumsum"]
+
+
+class Cumsum(Flow):
+    """Cumulative sum along one axis."""
+
+    kernels = (ScanKernel, ColumnScanKernel)
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        (x,) = inputs
+        shape, dtype, device = x.shape, x.dtype, x.device
+        if x.numel() == 0:
+            return lambda x: torch.empty(shape, dtype=dtype, device=device)
+        dim = binding.params["dim"]
+        (stage,) = stages(tuple(shape), normalised_axes(dim, x.dim())) or [Stage(1, 1, 1)]
+        return self._columns(x, stage) if stage.inner > 1 else self._rows(x, dim)
+
+    @staticmethod
+    def _rows(x: torch.Tensor, dim: int) -> Run:
+        shape, dtype, device = x.shape, x.dtype, x.device
+        # A row is everything from the axis on: what follows it has size 1.
+        rows = row_layout(x, x.dim() - dim % x.dim()) if x.dim() else Rows(1, 1, 1)
+        fresh = torch.empty(0, dtype=dtype, device=device)
+        vec = vector_width([fresh if rows.step is None else x, fresh], rows.length, rows.pitch)
+        config = ScanKernel.config_for(device, vectors=rows.length // vec)
+        launch = ScanKernel.compiled(device, config, dtype=dtype_name(dtype), vec=vec).launcher
+        pieces = list(row_pieces(rows.count, rows.pitch, rows.length))
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            output = torch.empty(shape, dtype=dtype, device=device)
+            source, target = rows.view(x), output.view(-1)
+            for start, count in pieces:
+                part = source[start * rows.pitch : (start + count - 1) * rows.pitch + rows.length]
+                out_part = target[start * rows.length : (start + count) * rows.length]
+                launch(part, out_part, count, rows.pitch // vec, rows.length // vec)
+            return output
+
+        return run
+
+    @staticmethod
+    def _columns(x: torch.Tensor, stage: Stage) -> Run:
+        shape, dtype, device = x.shape, x.dtype, x.device
+        fresh = torch.empty(0, dtype=dtype, device=device)
+        vec = vector_width([x if x.is_contiguous() else fresh, fresh], stage.inner)
+        launch = ColumnScanKernel.compiled(device, dtype=dtype_name(dtype), vec=vec).launcher
+        pitch = stage.length * stage.inner
+        pieces = list(row_pieces(stage.outer, pitch))
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            output = torch.empty(shape, dtype=dtype, device=device)
+            source, target = x.contiguous().view(-1), output.view(-1)
+            for start, outer in pieces:
+                at = slice(start * pitch, (start + outer) * pitch)
+                launch(source[at], target[at], outer, stage.length, stage.inner // vec)
+            return output
+
+        return run
+
+
+OPS: dict[str, Flow] = {"CumsumFwdOp": Cumsum()}
