@@ -71,9 +71,7 @@ def test_bad_input_is_one_clear_error_and_exit_code_2(
     assert message in text
 
 
-@pytest.mark.parametrize(
-    "arguments", [["verify", "--jobs", "0"], ["verify", "--seed", "-1"], ["verify", "--tier", "tiny"], []]
-)
+@pytest.mark.parametrize("text", ["verify --jobs 0", "verify --seed -1", "verify --tier tiny", "", "prove"])
 def test_malformed_options_exit_with_2(text: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as caught:
         main(text.split())
