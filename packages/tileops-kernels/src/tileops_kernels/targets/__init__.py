@@ -9,6 +9,7 @@ from . import _tilelang  # noqa: F401  isort: skip  (first: it makes `tvm` impor
 from .api import compile_program
 from .base import CompiledProgram
 from .cuda import CudaArtifact, lower_cuda
+from .doctor import doctor
 from .errors import (
     CacheError,
     CompilationError,
@@ -30,5 +31,6 @@ __all__ = [
     "TargetError",
     "UnsupportedTileOpError",
     "compile_program",
+    "doctor",
     "lower_cuda",
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+import tilelang
 import tvm
 from tvm import tirx
 
@@ -20,6 +22,7 @@ from .ranges import Ranges, children, key
 # the block's arena.
 STACK_BYTES: Final = 1024
 ALIGNMENT: Final = 64
+_TILELANG: Final = os.path.dirname(tilelang.__file__) + os.sep
 _RESERVED: Final = frozenset(
     [
         "alignas",
@@ -351,4 +354,4 @@ def _source_line(statement: object) -> str | None:
     if span is None or span["type"] != "ir.Span":
         return None
     file = nodes[span["data"]["source_name"]]["data"]
-    return None if "/tilelang/language/" in str(file) else f"{file}:{span['data']['line']}"
+    return None if str(file).startswith(_TILELANG) else f"{file}:{span['data']['line']}"

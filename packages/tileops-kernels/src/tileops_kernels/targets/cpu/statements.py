@@ -160,8 +160,7 @@ class StatementPrinter:
 
     def check(self, condition: object, message: str) -> None:
         """Stop the block where the condition fails, and let the launch report the message."""
-        where = self.ctx.location()
-        self.ctx.asserts.append(f"{message} ({where})" if where else message)
+        self.ctx.asserts.append(" ".join(message.split()))
         with self.ctx.block(f"if (!({self.expressions.value(condition)}))"):
             self.ctx.line(f"__atomic_store_n(tl_status, {len(self.ctx.asserts) + 1}, __ATOMIC_RELAXED);")
             self.ctx.line("return;")
@@ -267,7 +266,10 @@ class StatementPrinter:
         self.ctx.line("return;")
 
     def _device_assert(self, call: tirx.Call) -> None:
-        self.check(call.args[0], str(call.args[1].value) if len(call.args) > 1 else "T.device_assert failed")
+        where = self.ctx.location() or "an unknown line"
+        self.check(
+            call.args[0], str(call.args[1].value) if len(call.args) > 1 else f"T.device_assert at {where}"
+        )
 
     def _atomic_store(self, call: tirx.Call) -> None:
         load = call.args[0].args[0]

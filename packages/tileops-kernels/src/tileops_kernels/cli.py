@@ -1,0 +1,141 @@
+"""`tileops-kernels`: doctor, cache, prewarm."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 1 something does not work, 2 wrong usage."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    return options.command(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tileops-kernels", description="Kernels of tileops: what runs here, and the cache."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    doctor = commands.add_parser("doctor", help="what this machine can run, and what to install")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.set_defaults(command=_doctor)
+
+    cache = commands.add_parser("cache", help="compiled programs on disk").add_subparsers(
+        required=True, metavar="ACTION"
+    )
+    listing = cache.add_parser("list", help="list the compiled programs")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.set_defaults(command=_cache_list)
+    cache.add_parser("clear", help="remove them").set_defaults(command=_cache_clear)
+
+    prewarm = commands.add_parser("prewarm", help="compile the kernels' samples into the cache")
+    prewarm.add_argument("kernels", nargs="*", metavar="KERNEL", help="class names; all by default")
+    prewarm.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
+    prewarm.set_defaults(command=_prewarm)
+    return parser
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from tileops_kernels.targets import doctor
+
+    report = doctor()
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_report(report)
+    return EXIT_OK if report["cpu"]["works"] or report["cuda"]["works"] else EXIT_FAILED
+
+
+def _print_report(report: Mapping[str, object]) -> None:
+    for part in ("versions", "cpu", "cuda", "cache"):
+        print(part)
+        for name, value in report[part].items():
+            if value not in (None, []):
+                print(f"  {name:18} {value}")
+    for advice in report["advice"]:
+        print(f"* {advice}")
+
+
+def _cache_list(options: argparse.Namespace) -> int:
+    from tileops_kernels.targets import cache
+
+    entries = cache.entries()
+    if options.json:
+        print(
+            json.dumps(
+                [
+                    {"target": e.target, "key": e.key, "program": e.meta.get("program"), "bytes": e.bytes}
+                    for e in entries
+                ]
+            )
+        )
+        return EXIT_OK
+    for entry in entries:
+        print(f"{entry.target:5} {entry.key} {entry.bytes:>9} {entry.meta.get('program', '')}")
+    print(f"{len(entries)} programs, {cache.total_bytes()} bytes in {cache.root()}")
+    return EXIT_OK
+
+
+def _cache_clear(_options: argparse.Namespace) -> int:
+    from tileops_kernels.targets import CacheError, cache
+
+    try:
+        print(f"{cache.clear()} bytes removed from {cache.root()}")
+    except CacheError as error:
+        print(f"tileops-kernels: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _prewarm(options: argparse.Namespace) -> int:
+    import torch
+
+    from tileops_kernels.kernels import get_kernel, list_kernels
+
+    unknown = sorted(set(options.kernels) - set(list_kernels()))
+    if unknown:
+        print(
+            f"tileops-kernels: unknown kernel {', '.join(unknown)}; known: {', '.join(list_kernels())}",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
+    if options.target == "cuda" and not torch.cuda.is_available():
+        print("tileops-kernels: no CUDA device; see `tileops-kernels doctor`", file=sys.stderr)
+        return EXIT_FAILED
+    return _compile_samples((get_kernel(name) for name in options.kernels or list_kernels()), options.target)
+
+
+def _compile_samples(kernels: Iterable[type], target: str) -> int:
+    """Compile every sample; one that fails does not keep the others from being compiled."""
+    import torch
+
+    from tileops_kernels.errors import OpError
+    from tileops_kernels.targets import TargetError
+
+    failed = compiled = 0
+    for kernel in kernels:
+        for sample in kernel.samples():
+            described = f"{kernel.__name__}({', '.join(f'{k}={v}' for k, v in sample.items())})"
+            start = time.perf_counter()
+            try:
+                kernel.compiled(torch.device(target), **sample)
+            except (TargetError, OpError) as error:
+                failed += 1
+                print(f"FAILED  {described}: {error}", file=sys.stderr)
+                continue
+            compiled += 1
+            print(f"{time.perf_counter() - start:6.2f} s {described}")
+    print(f"{compiled} compiled, {failed} failed")
+    return EXIT_FAILED if failed else EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
