@@ -98,9 +98,9 @@ TL_INLINE float tl_log10(float x) {
 TL_INLINE float tl_tanh(float x) {
   float a = tl_abs(x), s = x * x;
   float q = tl_horner(s, -0x1.555524p-2f, 0x1.1103f2p-3f, -0x1.b7cff0p-5f, 0x1.4f5eeep-6f, -0x1.6970f0p-8f);
-  float small = __builtin_fmaf(q * s, x, x);
-  float large = tl_with_sign(1.0f - 2.0f / (tl_exp(2.0f * a) + 1.0f), x);
-  return a < 0.625f ? small : large;
+  float small = __builtin_fmaf(q * s, a, a);
+  float large = 1.0f - 2.0f / (tl_exp(2.0f * a) + 1.0f);
+  return tl_with_sign(a < 0.625f ? small : large, x);
 }
 
 TL_INLINE float tl_erf(float x) {
