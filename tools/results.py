@@ -1,0 +1,77 @@
+"""Turn a benchmark run into the small dated file that is kept: `python tools/results.py RUN.jsonl SUMMARY.json OUT`.
+
+`SUMMARY.json` is what `tileops-bench summary RUN.jsonl --json` printed: all statistics are that package's. Here rows
+are only shortened (raw samples left out) and grouped by op.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+
+def short_row(row: dict[str, Any]) -> dict[str, Any]:
+    """What a reader wants to know of one row: times in microseconds, the ratio with its interval, and why not."""
+    comparison = row.get("comparison")
+    found = {
+        "id": row["id"],
+        "verdict": row["verdict"],
+        "codes": sorted({problem["code"] for problem in row["problems"]}),
+        "us": microseconds(row["candidate"]),
+        "baselines": {b["name"]: microseconds(b) for b in row["baselines"] if b["status"] == "ok"},
+    }
+    if comparison:
+        interval = [round(comparison[key], 3) for key in ("speedup", "low", "high")]
+        found |= {"against": row["against"], "speedup": interval}
+    return found
+
+
+def microseconds(contender: dict[str, Any]) -> float | None:
+    """Median time of a contender, if it was timed."""
+    summary = contender.get("summary")
+    return round(summary["median"] / 1000, 3) if summary else None
+
+
+def by_op(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Per op: rows, valid rows, geometric mean, best and worst ratio."""
+    found = {}
+    for op in dict.fromkeys(row["id"].partition("/")[0] for row in rows):
+        own = [row for row in rows if row["id"].partition("/")[0] == op]
+        ratios = [row["speedup"][0] for row in own if row["verdict"] != "INVALID" and "speedup" in row]
+        found[op] = {
+            "rows": len(own),
+            "valid": len(ratios),
+            "geomean": round(geometric_mean(ratios), 3) if ratios else None,
+            "best": max(ratios, default=None),
+            "worst": min(ratios, default=None),
+        }
+    return found
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    run, summary, out = map(Path, argv)
+    lines = [json.loads(line) for line in run.read_text(encoding="utf-8").splitlines()]
+    header = next(line for line in lines if line["type"] == "header")
+    rows = [short_row(line) for line in lines if line["type"] == "row"]
+    document = {
+        "schema": "tileops-results/1",
+        "created": header["created"],
+        "device": header["conditions"]["device"],
+        "timer": header["conditions"]["timer"],
+        "conditions": header["conditions"],
+        "summary": json.loads(summary.read_text(encoding="utf-8")),
+        "ops": by_op(rows),
+        "rows": rows,
+    }
+    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
