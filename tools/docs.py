@@ -33,10 +33,11 @@ def performance_table() -> str:
     """Geometric mean and counts per op on an H200, losses included."""
     bench = json.loads(BENCH.read_text(encoding="utf-8"))
     summary = bench["summary"]
+    ties = f"{summary['ties']} equal and {summary['ambiguous']} undecided"
     head = (
         f"Measured on {bench['device']}, {bench['created'][:10]}, {bench['timer']}: {summary['rows']} rows, "
         f"{summary['valid']} valid, geometric mean {summary['geomean']:.2f}× against the strongest valid "
-        f"baseline; {summary['wins']} faster, {summary['ties']} equal or undecided, {summary['losses']} slower.\n"
+        f"baseline; {summary['wins']} faster, {ties}, {summary['losses']} slower.\n"
     )
     lines = ["| op | rows | geometric mean | fastest | slowest |", "|---|--:|--:|--:|--:|"]
     for op, found in sorted(bench["ops"].items()):

@@ -1,7 +1,9 @@
-"""Turn a benchmark run into the small dated file that is kept: `python tools/results.py RUN.jsonl SUMMARY.json OUT`.
+"""Turn a benchmark run into the small dated file that is kept.
 
-`SUMMARY.json` is what `tileops-bench summary RUN.jsonl --json` printed: all statistics are that package's. Here rows
-are only shortened (raw samples left out) and grouped by op.
+    python tools/results.py RUN.jsonl SUMMARY.json OUT.json
+
+`SUMMARY.json` is what `tileops-bench summary RUN.jsonl --json` printed: all statistics are that package's. Here
+rows are only shortened (raw samples left out) and grouped by op.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 
 def short_row(row: dict[str, Any]) -> dict[str, Any]:
-    """What a reader wants to know of one row: times in microseconds, the ratio with its interval, and why not."""
+    """One row in brief: times in microseconds, the ratio with its interval, and reason codes."""
     comparison = row.get("comparison")
     found = {
         "id": row["id"],

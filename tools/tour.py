@@ -118,7 +118,7 @@ def tour(ops: tuple[str, ...], out: Path, console: Console) -> Path:
     console.rule("[bold]3/4 bench: is it fast")
     results = out / "bench.jsonl"
     rows = sorted({entry["entry"]["workloads"][0]["label"] for entry in entries} | {"ragged"})
-    # torch.compile takes longer to start on a CPU than everything else here together; the report says it was left out.
+    # torch.compile takes longer to start on a CPU than all the rest here; the report says it was left out.
     baselines = ("--baselines", "torch-eager", "sdpa-flash", "sdpa-math", "sdpa-cudnn")
     chosen = (
         "--rows",
