@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tileops_manifest import Entry, ManifestError, load_manifest
+from tileops_tests.calibrate import calibration_record
 from tileops_tests.candidate import Candidate
 from tileops_tests.cases import TIERS, plan
 from tileops_tests.codes import MEANINGS
@@ -22,7 +23,7 @@ from tileops_tests.errors import ExitCode, UsageError, VerificationError
 from tileops_tests.explain import explain
 from tileops_tests.ledger import load_ledger
 from tileops_tests.oracles import get_oracle
-from tileops_tests.record import json_schema
+from tileops_tests.record import json_schema, read_record
 from tileops_tests.report import ProgressDisplay, summary_table
 from tileops_tests.session import run_session, select_ops
 from tileops_tests.verify import Options
@@ -105,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
             "--manifest", type=Path, metavar="PATH", help="entries from here instead of the shipped ones"
         )
 
+    calibrating = commands.add_parser(
+        "calibrate", help="the calibration record that verification records amount to"
+    )
+    calibrating.add_argument("records", nargs="+", type=Path, metavar="RECORD")
+    calibrating.set_defaults(run=_calibrate)
     codes = commands.add_parser("codes", help="the reason codes and what they mean")
     codes.set_defaults(run=_codes)
     schema = commands.add_parser("schema", help="JSON Schema of the verification record")
@@ -233,6 +239,11 @@ def _explain(arguments: argparse.Namespace, console: Console) -> int:
             f"see `tileops-tests list {entry.name}`"
         )
     explain(found[0], get_oracle(entry.name), _target(arguments), arguments.seed, console)
+    return ExitCode.PASSED
+
+
+def _calibrate(arguments: argparse.Namespace, console: Console) -> int:
+    print(json.dumps(calibration_record([read_record(path) for path in arguments.records]), indent=1))
     return ExitCode.PASSED
 
 
