@@ -21,7 +21,7 @@ from tileops_workloads import (
 )
 
 MANIFEST = load_manifest()
-OPS = tuple(MANIFEST)
+OPS = list_oracles()
 
 # Relative to the magnitude that an element accumulates: thousands of float64 roundoffs, far below float32's.
 TOLERANCE = 2.0**-36
@@ -59,8 +59,12 @@ def difference(a: Tensor, b: Tensor, scale: Tensor | None) -> str | None:
     return f"{int((~good).sum())} of {good.numel()} differ: {a[~good][:3].tolist()} {b[~good][:3].tolist()}"
 
 
-def test_every_entry_has_an_oracle_and_every_oracle_an_entry():
-    assert set(list_oracles()) == set(OPS)
+def test_every_oracle_has_an_entry_and_every_implemented_entry_an_oracle():
+    """An entry comes before its oracle, in a change of its own; it claims no target until then."""
+    implemented = {
+        name for name, entry in MANIFEST.items() if "implemented" in entry.status.model_dump().values()
+    }
+    assert implemented <= set(OPS) <= set(MANIFEST)
 
 
 def test_an_op_without_an_oracle_is_an_error_that_suggests_one():
