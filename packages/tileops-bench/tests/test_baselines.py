@@ -15,15 +15,21 @@ from tileops_manifest import load_manifest
 from tileops_workloads import make_workload
 
 MANIFEST = load_manifest()
-OPS = sorted(MANIFEST)
+OPS = sorted(set(ops_with_baselines()) & set(MANIFEST))
 EAGER_ON_CPU = [
     (b.op, b.name) for op in OPS for b in baselines_for(op) if "cpu" in b.targets and "compile" not in b.name
 ]
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_every_op_of_the_manifest_has_a_baseline_on_the_cpu(op):
+def test_every_op_with_baselines_has_one_on_the_cpu(op):
     assert any("cpu" in b.targets for b in baselines_for(op))
+
+
+def test_every_implemented_op_has_a_baseline():
+    """An entry comes before its baseline, in a change of its own; it claims no target until then."""
+    implemented = {name for name in MANIFEST if "implemented" in MANIFEST[name].status.model_dump().values()}
+    assert implemented <= set(OPS)
 
 
 @pytest.mark.parametrize(("op", "name"), EAGER_ON_CPU)
