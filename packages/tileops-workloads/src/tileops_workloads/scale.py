@@ -20,7 +20,7 @@ from .shapes import Position, Shape
 SCALES = ("cpu",)
 
 # Elements of all inputs and outputs together, and operations: a fraction of a second in float64 on two cores.
-MAX_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 19
 MAX_FLOPS = 1 << 27
 
 # A size steps down to count * tile + size % tile, for the next (tile, count) that makes it smaller.
