@@ -9,7 +9,9 @@ from tileops_tests.record import CaseCounts, OpRecord, Record, Worst, summarise
 from tileops_tests.tolerance import tolerance_digest
 
 
-def record(ratio: float, *, status: str = "passed", device: str = "d", tolerance: str | None = None) -> Record:
+def record(
+    ratio: float, *, status: str = "passed", device: str = "d", tolerance: str | None = None
+) -> Record:
     op = OpRecord(
         op="SoftmaxFwdOp",
         status=status,

@@ -22,6 +22,8 @@ from tileops_workloads import DISTRIBUTIONS, LayoutError, WorkloadBase, make_wor
 
 TIERS = ("smoke", "full")
 LAYOUTS = ("strided", "transposed", "expanded", "offset", "zero-dim", "empty")
+# Layouts under which every element keeps its value (an expanded input repeats one slice).
+MOVED = frozenset({"strided", "transposed", "offset"})
 
 # What the oracle can afford in float64: (operations, elements of inputs and outputs) by where it runs.
 AFFORDABLE = {"cpu": (1 << 32, 1 << 25), "cuda": (1 << 42, 1 << 29)}
@@ -92,6 +94,13 @@ class Case:
     def numeric(self) -> bool:
         """Boundary shapes and layouts are about shapes and layouts; rows are about values."""
         return self.spec.row is not None and self.spec.layout == "contiguous"
+
+    @property
+    def same_values_as(self) -> str:
+        """Name of the contiguous case with the same values; the own name where a layout changes them."""
+        if self.spec.layout not in MOVED:
+            return self.id
+        return self.id.replace(f"-{self.spec.layout}", "")
 
     @property
     def signature(self) -> tuple:

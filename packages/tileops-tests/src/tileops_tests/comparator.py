@@ -114,11 +114,28 @@ def compare(actual: Tensor, reference: OutputReference) -> Finding:
     if actual.numel() == 0:
         return Finding(name, None)
     actual = actual.to(reference.expected.device)
-    if not is_float(reference.dtype):
-        return _compare_integers(actual, reference)
+    bad = bad_elements(actual, reference)
+    if reference.bound is not None:
+        return _bounded_finding(widen(actual), reference, bad)
+    if not bool(bad.any()):
+        return Finding(name, None)
+    code = (
+        _mask_code(actual, reference.expected, bad) if is_float(reference.dtype) else ReasonCode.WRONG_VALUE
+    )
+    return _failure(reference, code, bad, actual, reference.expected, None)
+
+
+def bad_elements(actual: Tensor, reference: OutputReference) -> Tensor:
+    """Mask of the elements that are not provably right; dtype and shape must agree already."""
     if reference.bound is None:
-        return _compare_bits(widen(actual), reference)
-    return _compare_bounded(widen(actual), reference)
+        return ~same_values(actual, reference.expected, signed_zero=reference.signed_zero)
+    actual, ref, bound, base = widen(actual), reference.ref, reference.bound, reference.base
+    good = (actual - ref).abs() <= bound
+    if not _all_finite(actual, ref, base, reference.expected):
+        good = torch.where(torch.isfinite(ref), good, categories(actual) == categories(ref))
+        good |= _overflows_legally(actual, ref, bound, reference.dtype)
+        good |= _follows_specified_precision(actual, base, widen(reference.expected), bound)
+    return ~good
 
 
 def widen(x: Tensor) -> Tensor:
@@ -137,43 +154,21 @@ def same_values(a: Tensor, b: Tensor, *, signed_zero: bool = True) -> Tensor:
 
 def categories(x: Tensor) -> Tensor:
     """Each element's class: FINITE, NAN, POSITIVE_INF or NEGATIVE_INF."""
-    return (x != x) * NAN + (x == torch.inf) * POSITIVE_INF + (x == -torch.inf) * NEGATIVE_INF
+    infinite = (x == torch.inf).to(torch.int8) * POSITIVE_INF + (x == -torch.inf).to(
+        torch.int8
+    ) * NEGATIVE_INF
+    return infinite + (x != x).to(torch.int8) * NAN
 
 
-def _compare_integers(actual: Tensor, reference: OutputReference) -> Finding:
-    bad = actual != reference.expected
-    if not bool(bad.any()):
-        return Finding(reference.name, None)
-    return _failure(reference, ReasonCode.WRONG_VALUE, bad, actual, reference.expected, None)
-
-
-def _compare_bits(actual: Tensor, reference: OutputReference) -> Finding:
-    expected = widen(reference.expected)
-    bad = ~same_values(actual, expected, signed_zero=reference.signed_zero)
-    if not bool(bad.any()):
-        return Finding(reference.name, None)
-    return _failure(reference, _mask_code(actual, expected, bad), bad, actual, expected, None)
-
-
-def _compare_bounded(actual: Tensor, reference: OutputReference) -> Finding:
-    ref, bound, base = reference.ref, reference.bound, reference.base
-    error = (actual - ref).abs()
-    good = error <= bound
-    ratio = error / bound
-    if not _all_finite(actual, ref, base, reference.expected):
-        good = torch.where(torch.isfinite(ref), good, categories(actual) == categories(ref))
-        good |= _overflows_legally(actual, ref, bound, reference.dtype)
-        good |= _follows_specified_precision(actual, base, widen(reference.expected), bound)
-        ratio = torch.where(torch.isfinite(actual) & torch.isfinite(ref), ratio, torch.zeros_like(ratio))
-    bad = ~good
-    ratio = torch.where(error == 0, torch.zeros_like(ratio), ratio)
-    worst = int(ratio.argmax())
-    if not bool(bad.any()):
-        at = (error.flatten()[worst].item(), bound.flatten()[worst].item(), ratio.flatten()[worst].item())
-        return Finding(reference.name, None, "", *(at if at[2] > 0 else (0.0, 0.0, 0.0)))
-    return _failure(
-        reference, _mask_code(actual, widen(reference.expected), bad), bad, actual, ref, (error, bound, ratio)
-    )
+def _bounded_finding(actual: Tensor, reference: OutputReference, bad: Tensor) -> Finding:
+    error = (actual - reference.ref).abs()
+    ratio = torch.where(error == 0, torch.zeros_like(error), error / reference.bound)
+    if bool(bad.any()):
+        code = _mask_code(actual, reference.expected, bad)
+        return _failure(reference, code, bad, actual, reference.ref, (error, reference.bound, ratio))
+    worst = int(ratio.nan_to_num(0.0, 0.0, 0.0).argmax())
+    numbers = tuple(x.flatten()[worst].item() for x in (error, reference.bound, ratio))
+    return Finding(reference.name, None, "", *(numbers if 0 < numbers[2] < float("inf") else (0.0, 0.0, 0.0)))
 
 
 def _all_finite(*tensors: Tensor) -> bool:
@@ -200,9 +195,11 @@ def _follows_specified_precision(actual: Tensor, base: Tensor, expected: Tensor,
 
 
 def _mask_code(actual: Tensor, expected: Tensor, bad: Tensor) -> ReasonCode:
-    if bool((bad & (actual.isnan() != expected.isnan())).any()):
+    """The code of a disagreement: a NaN mask outweighs an Inf mask outweighs values."""
+    got, want = widen(actual)[bad], widen(expected)[bad]
+    if bool((got.isnan() != want.isnan()).any()):
         return ReasonCode.NAN_MISMATCH
-    if bool((bad & (categories(actual) != categories(expected))).any()):
+    if bool((categories(got) != categories(want)).any()):
         return ReasonCode.INF_MISMATCH
     return ReasonCode.WRONG_VALUE
 
