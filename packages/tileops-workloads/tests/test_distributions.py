@@ -130,7 +130,7 @@ def draw(dtype, distribution="normal", shape=(33, 65), name="test", device="cpu"
 
 
 def digest(tensor):
-    return hashlib.sha256(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+    return hashlib.sha256(bytes(tensor.cpu().reshape(-1).view(torch.uint8).tolist())).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("device", DEVICES)

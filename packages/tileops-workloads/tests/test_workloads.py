@@ -31,9 +31,7 @@ def digest(inputs):
     state = hashlib.sha256()
     for name, tensor in inputs.items():
         data = (
-            b""
-            if tensor is None
-            else tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            b"" if tensor is None else bytes(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).tolist())
         )
         state.update(name.encode() + data)
     return state.hexdigest()[:16]
