@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import tilelang.language as T
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.gemm_exact import tile_product
 
 __all__ = ["MAX_HEAD_DIM", "AttentionConfig", "AttentionForwardKernel"]
 
@@ -39,7 +40,7 @@ class AttentionForwardKernel(Kernel):
     run-time scalars: one compiled program serves every window.
     """
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
     MAX_HEAD_DIM = MAX_HEAD_DIM
     # Without this flag every exp2 carries a rescue path for results below 2^-126.
@@ -64,9 +65,20 @@ class AttentionForwardKernel(Kernel):
         },
     )
 
+    # Float32 tiles take twice the memory, and their products run on the ordinary cores.
+    EXACT_CONFIGS = ConfigTable(
+        size=lambda s: s["head_dim"],
+        devices={
+            "cpu": ((None, AttentionConfig(64, 64, 128, 0)),),
+            "sm_80": ((128, AttentionConfig(64, 32, 128, 1)), (None, AttentionConfig(32, 32, 128, 1))),
+        },
+    )
+
     @classmethod
     def default_config(cls, *, target, arch, **sizes):
         table = cls.CONFIGS if sizes["head_dim"] % 8 == 0 else cls.UNALIGNED_CONFIGS
+        if sizes["dtype"] == "float32":
+            table = cls.EXACT_CONFIGS
         return table.pick(target, arch, sizes)
 
     @staticmethod
@@ -94,7 +106,11 @@ class AttentionForwardKernel(Kernel):
                 v_shared = T.alloc_shared((bn, depth), dtype)
                 o_shared = T.alloc_shared((bm, depth), dtype)
                 s_frag = T.alloc_fragment((bm, bn), _ACC)
-                p_frag = T.alloc_fragment((bm, bn), dtype)
+                # Tensor cores take the probabilities from registers, ordinary cores from shared memory.
+                if dtype == "float32":
+                    probs = T.alloc_shared((bm, bn), dtype)
+                else:
+                    probs = T.alloc_fragment((bm, bn), dtype)
                 o_frag = T.alloc_fragment((bm, depth), _ACC)
                 row_max = T.alloc_fragment((bm,), _ACC)
                 old_max = T.alloc_fragment((bm,), _ACC)
@@ -115,14 +131,8 @@ class AttentionForwardKernel(Kernel):
 
                 for step in T.Pipelined(first, last, num_stages=config.num_stages):
                     T.copy(k[bz, step * bn : (step + 1) * bn, by // group, 0:depth], k_shared)
-                    T.gemm(
-                        q_shared,
-                        k_shared,
-                        s_frag,
-                        transpose_B=True,
-                        clear_accum=True,
-                        policy=T.GemmWarpPolicy.FullRow,
-                    )
+                    T.clear(s_frag)
+                    tile_product(q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullRow)
                     if right_bounded:
                         if (step + 1) * bn > T.min(row0 + right + 1, seq):
                             for i, j in T.Parallel(bm, bn):
@@ -151,11 +161,11 @@ class AttentionForwardKernel(Kernel):
                     T.reduce_sum(s_frag, part_sum, dim=1)
                     for i in T.Parallel(bm):
                         row_sum[i] = row_sum[i] * rescale[i] + part_sum[i]
-                    T.copy(s_frag, p_frag)
+                    T.copy(s_frag, probs)
                     for i, d in T.Parallel(bm, depth):
                         o_frag[i, d] *= rescale[i]
                     T.copy(v[bz, step * bn : (step + 1) * bn, by // group, 0:depth], v_shared)
-                    T.gemm(p_frag, v_shared, o_frag, policy=T.GemmWarpPolicy.FullRow)
+                    tile_product(probs, v_shared, o_frag, False, False, T.GemmWarpPolicy.FullRow)
 
                 for i, d in T.Parallel(bm, depth):
                     # A query that sees only scores of -inf gets 0, as in PyTorch.
@@ -173,6 +183,8 @@ class AttentionForwardKernel(Kernel):
             {**llama, **causal},
             {**llama, "left_bounded": False, "right_bounded": False},
             {**llama, "left_bounded": True, "right_bounded": True},
+            {**llama, **causal, "dtype": "float32"},
+            {**llama, **causal, "dtype": "float32", "head_dim": 256},
             *(
                 {**llama, **causal, "head_dim": d, "dtype": "float16"}
                 for d in (64, 72, 80, 96, 100, 192, 250, 256)

@@ -1,7 +1,7 @@
 """Batched matrix product `d[b] = op(a[b]) @ op(b[b])`: the tile program of `gemm.py` with a batch axis."""
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
-from tileops_kernels.kernels.gemm import MatmulConfig, matmul_program
+from tileops_kernels.kernels.gemm import EXACT_CONFIGS, MatmulConfig, matmul_program
 
 __all__ = ["BmmKernel"]
 
@@ -9,7 +9,7 @@ __all__ = ["BmmKernel"]
 class BmmKernel(Kernel):
     """`d[batch, m, n] = op(a) @ op(b)`; batch and m are symbolic, n and k are static."""
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
     Config = MatmulConfig
     # By n, so that a narrow product does not compute a half-empty tile.
@@ -26,6 +26,11 @@ class BmmKernel(Kernel):
         },
     )
 
+    @classmethod
+    def default_config(cls, *, target, arch, **sizes):
+        table = EXACT_CONFIGS if sizes["dtype"] == "float32" else cls.CONFIGS
+        return table.pick(target, arch, sizes)
+
     @staticmethod
     def program(*, n, k, dtype, trans_a, trans_b, config):
         return matmul_program(
@@ -39,5 +44,6 @@ class BmmKernel(Kernel):
             {**nn, "n": 1024, "k": 1024},
             {**nn, "n": 128, "k": 128},
             {**nn, "n": 64, "k": 70},
+            {**nn, "n": 96, "k": 96, "dtype": "float32"},
             {**nn, "n": 256, "k": 256, "trans_a": True, "trans_b": True},
         )

@@ -15,6 +15,7 @@ import tilelang.language as T
 
 from tileops_kernels.kernels.attention import MAX_HEAD_DIM
 from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.gemm_exact import tile_product
 
 __all__ = [
     "DecodeConfig",
@@ -23,6 +24,7 @@ __all__ = [
     "attend_tile",
     "padded_depth",
     "pick_splits",
+    "row_bytes",
     "rows_of",
 ]
 
@@ -45,6 +47,15 @@ def rows_of(group: int) -> int:
     [16, 16, 32, 64, 64]
     """
     return min(64, max(16, 1 << (group - 1).bit_length()))
+
+
+def row_bytes(sizes) -> int:
+    """Return the bytes of one row of a head, by which the tables choose: tiles are as deep as memory allows.
+
+    >>> row_bytes({"head_dim": 128, "dtype": "bfloat16"})
+    256
+    """
+    return sizes["head_dim"] * (4 if sizes["dtype"] == "float32" else 2)
 
 
 def padded_depth(head_dim: int) -> int:
@@ -80,7 +91,8 @@ def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped
     o_frag, row_max, row_sum, old_max, shift, part_sum = state
     rows, bn = s_frag.shape
     neg_inf = -T.infinity(_ACC)
-    T.gemm(q_shared, k_shared, s_frag, transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullCol)
+    T.clear(s_frag)
+    tile_product(q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullCol)
     for i, j in T.Parallel(rows, bn):
         if capped:
             s_frag[i, j] = cap * T.tanh(s_frag[i, j] * scale)
@@ -103,7 +115,7 @@ def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped
     for i, d in T.Parallel(rows, o_frag.shape[1]):
         o_frag[i, d] *= old_max[i]
     T.copy(s_frag, p_shared)
-    T.gemm(p_shared, v_shared, o_frag, policy=T.GemmWarpPolicy.FullCol)
+    tile_product(p_shared, v_shared, o_frag, False, False, T.GemmWarpPolicy.FullCol)
 
 
 class DecodeKernel(Kernel):
@@ -112,19 +124,23 @@ class DecodeKernel(Kernel):
     Writes one normalised float32 result and its base-2 log-sum-exp per split; `DecodeMergeKernel` merges them.
     """
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
     MAX_HEAD_DIM = MAX_HEAD_DIM
     # Without this flag every exp2 carries a rescue path for results below 2^-126.
     PASS_CONFIGS = {"tl.device_compile_flags": ["-ftz=true"]}
     Config = DecodeConfig
     CONFIGS = ConfigTable(
-        size=lambda s: s["head_dim"],
+        size=row_bytes,
         devices={
             "cpu": ((None, DecodeConfig(64, 128, 0)),),
             # One stage: two do not lower for a loop of unknown length without the bulk copy engine.
-            "sm_80": ((128, DecodeConfig(64, 128, 1)), (None, DecodeConfig(32, 128, 1))),
-            "sm_90a": ((128, DecodeConfig(128, 128, 2)), (None, DecodeConfig(64, 128, 2))),
+            "sm_80": ((256, DecodeConfig(64, 128, 1)), (None, DecodeConfig(32, 128, 1))),
+            "sm_90a": (
+                (256, DecodeConfig(128, 128, 2)),
+                (512, DecodeConfig(64, 128, 2)),
+                (None, DecodeConfig(32, 128, 2)),
+            ),
         },
     )
 
@@ -216,13 +232,15 @@ class DecodeKernel(Kernel):
             {**llama, "heads": 6, "kv_heads": 2, "head_dim": 64},
             {**llama, "kv_heads": 1, "head_dim": 256},
             {**llama, "kv_heads": 32, "head_dim": 100},
+            {**llama, "dtype": "float32", "capped": True},
+            {**llama, "dtype": "float32", "head_dim": 256},
         )
 
 
 class DecodeMergeKernel(Kernel):
     """Merge the parts of a split cache: `o = sum over s of part[s] * 2^(lse[s] - max) / sum of the weights`."""
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
 
     @dataclass(frozen=True)
     class Config:

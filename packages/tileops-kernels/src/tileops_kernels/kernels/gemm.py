@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import tilelang.language as T
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.gemm_exact import tile_product
 
-__all__ = ["GemmKernel", "MatmulConfig", "SplitKSumKernel", "matmul_program", "pick_split"]
+__all__ = ["EXACT_CONFIGS", "GemmKernel", "MatmulConfig", "SplitKSumKernel", "matmul_program", "pick_split"]
 
 _ACC = "float32"
 
@@ -44,6 +45,16 @@ class MatmulConfig:
     split_k: int = 1
     swap_ab: bool = False
     staged: bool = True
+
+
+# Float32 products run on the ordinary cores, whatever the shape.
+EXACT_CONFIGS = ConfigTable(
+    size=lambda s: s["n"],
+    devices={
+        "cpu": ((None, MatmulConfig(32, 128, 64, 128, 0)),),
+        "sm_80": ((None, MatmulConfig(64, 64, 32, 128, 2)),),
+    },
+)
 
 
 def _region(buffer, lead, row, col, rows, cols):
@@ -104,9 +115,9 @@ def matmul_program(*, n, k, dtype, trans_a, trans_b, batched, config):
                 else:
                     T.copy(_region(b, bz, (first + step) * bk, col0, bk, bn), b_shared)
                 if swap:
-                    T.gemm(b_shared, a_shared, acc, transpose_A=not trans_b, transpose_B=not trans_a)
+                    tile_product(b_shared, a_shared, acc, not trans_b, not trans_a, T.GemmWarpPolicy.Square)
                 else:
-                    T.gemm(a_shared, b_shared, acc, transpose_A=trans_a, transpose_B=trans_b)
+                    tile_product(a_shared, b_shared, acc, trans_a, trans_b, T.GemmWarpPolicy.Square)
 
             if config.staged or swap:
                 d_shared = T.alloc_shared((bm, bn), d_dtype)
@@ -141,7 +152,7 @@ def pick_split(tiles: int, steps: int, units: int, limit: int = 16) -> int:
 class GemmKernel(Kernel):
     """`d[m, n] = op(a) @ op(b)`; m is symbolic, n and k are static."""
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
     Config = MatmulConfig
     CONFIGS = ConfigTable(
@@ -176,6 +187,8 @@ class GemmKernel(Kernel):
     @classmethod
     def default_config(cls, *, target, arch, **sizes):
         """The table's tile for the bucket of `m` (default: large), with `split_k` set so that the GPU is full."""
+        if sizes["dtype"] == "float32":
+            return EXACT_CONFIGS.pick(target, arch, sizes)
         config = super().default_config(target=target, arch=arch, **sizes)
         m = sizes.get("m")
         if target == "cpu" or m is None or m > cls._SPLIT_BELOW_M:
@@ -189,6 +202,7 @@ class GemmKernel(Kernel):
         square = {"n": 1024, "k": 1024, "dtype": "bfloat16"}
         return (
             *({**square, "trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)),
+            {**square, "trans_a": True, "trans_b": True, "dtype": "float32"},
             {"n": 67, "k": 70, "dtype": "float16", "trans_a": False, "trans_b": True},
         )
 
@@ -196,7 +210,7 @@ class GemmKernel(Kernel):
 class SplitKSumKernel(Kernel):
     """Second pass of a split product: `d[m, n] = sum over s of partial[s, m, n]`, added in the order of s."""
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
 
     @dataclass(frozen=True)
     class Config:

@@ -9,7 +9,7 @@ import tilelang.language as T
 
 from tileops_kernels.kernels.attention import MAX_HEAD_DIM
 from tileops_kernels.kernels.base import ConfigTable, Kernel
-from tileops_kernels.kernels.decode import DecodeConfig, attend_tile, padded_depth, rows_of
+from tileops_kernels.kernels.decode import DecodeConfig, attend_tile, padded_depth, row_bytes, rows_of
 
 __all__ = ["PagedDecodeKernel"]
 
@@ -23,18 +23,18 @@ class PagedDecodeKernel(Kernel):
     they hold. Batch, cache size, pages per request and splits are symbolic.
     """
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
     MAX_HEAD_DIM = MAX_HEAD_DIM
     # Without this flag every exp2 carries a rescue path for results below 2^-126.
     PASS_CONFIGS = {"tl.device_compile_flags": ["-ftz=true"]}
     Config = DecodeConfig
     CONFIGS = ConfigTable(
-        size=lambda s: s["head_dim"],
+        size=row_bytes,
         devices={
             "cpu": ((None, DecodeConfig(64, 128, 0)),),
-            "sm_80": ((128, DecodeConfig(64, 128, 1)), (None, DecodeConfig(32, 128, 1))),
-            "sm_90a": ((128, DecodeConfig(64, 128, 2)), (None, DecodeConfig(32, 128, 2))),
+            "sm_80": ((256, DecodeConfig(64, 128, 1)), (None, DecodeConfig(32, 128, 1))),
+            "sm_90a": ((256, DecodeConfig(64, 128, 2)), (None, DecodeConfig(32, 128, 2))),
         },
     )
 
@@ -176,4 +176,5 @@ class PagedDecodeKernel(Kernel):
             {**llama, "page_size": 16, "capped": True},
             {**llama, "page_size": 256, "dtype": "bfloat16"},
             {**llama, "heads": 6, "kv_heads": 2, "head_dim": 100, "page_size": 20},
+            {**llama, "page_size": 64, "dtype": "float32"},
         )

@@ -63,7 +63,7 @@ class Gemm(Flow):
 
         trans_a, read_a = _operand(a, trans_a, GemmKernel, static_rows=False)
         trans_b, read_b = _operand(b, trans_b, GemmKernel, static_rows=True)
-        config = GemmKernel.config_for(a.device, m=m, n=n, k=k)
+        config = GemmKernel.config_for(a.device, m=m, n=n, k=k, dtype=dtype)
         program = GemmKernel.compiled(
             a.device, config, n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b
         )
