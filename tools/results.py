@@ -2,8 +2,8 @@
 
     python tools/results.py RUN.jsonl SUMMARY.json OUT.json
 
-`SUMMARY.json` is what `tileops-bench summary RUN.jsonl --json` printed: all statistics are that package's. Here
-rows are only shortened (raw samples left out) and grouped by op.
+`SUMMARY.json` is what `tileops-bench summary RUN.jsonl --json` printed: all statistics are that package's.
+Here rows are only shortened (raw samples left out) and grouped by op.
 """
 
 from __future__ import annotations

@@ -36,12 +36,22 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Exemption:
+    """A module that may be imported or named below a path, and why."""
+
+    path: str
+    module: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class StageTable:
     """All stages, plus the few facts about third-party names that imports need."""
 
     stages: dict[str, Stage]
     provides: dict[str, tuple[str, ...]]
     test_imports: frozenset[str]
+    exemptions: tuple[Exemption, ...]
     alone: frozenset[str]
     travels: tuple[str, ...]
 
@@ -65,6 +75,7 @@ def load_table(root: Path) -> StageTable:
         stages=stages,
         provides={normalise(dist): tuple(names) for dist, names in data["provides"].items()},
         test_imports=frozenset(data["tests"]["imports"]),
+        exemptions=tuple(Exemption(**exception) for exception in data.get("exception", ())),
         alone=frozenset(data["change"]["alone"]),
         travels=tuple(data["change"]["travels"]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import zipfile
@@ -281,3 +282,12 @@ def test_codeowners_line_that_github_would_ignore_is_found(tmp_path: Path, line:
 
 def test_stage_table_of_the_copy_is_the_stage_table(repository: Path, table: StageTable) -> None:
     assert load_table(repository) == table
+
+
+def test_exemptions_have_reasons_and_are_needed(table: StageTable) -> None:
+    for exemption in table.exemptions:
+        assert exemption.reason
+        without = dataclasses.replace(table, exemptions=tuple(e for e in table.exemptions if e != exemption))
+        found = messages(imports.check_imports(ROOT, without))
+        assert exemption.path in found
+        assert exemption.module in found

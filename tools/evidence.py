@@ -1,0 +1,102 @@
+"""`implemented` is only true with evidence: hold the manifest's status against the verification records.
+
+Run in an environment that has tileops-tests (`hatch run matrix.tests:python tools/evidence.py check`), which
+knows what a record's digests stand for. An implemented op needs a record in which it passed. A record whose
+digests are those of an earlier state is stale: that is a warning here and an error with `--release`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = {"cpu": ROOT / "evidence/verify-cpu.json", "cuda": ROOT / "docs/results/verify-h200.json"}
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What is missing for one op on one target; a stale record is a gap that only a release minds."""
+
+    op: str
+    target: str
+    message: str
+    stale: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.op} on {self.target}: {self.message}"
+
+
+def find_gaps(
+    statuses: Mapping[str, Mapping[str, str]],
+    digests: Mapping[str, Mapping[str, str]],
+    records: Mapping[str, Mapping[str, Any]],
+) -> list[Gap]:
+    """Compare statuses with records.
+
+    Args:
+        statuses: op -> target -> status, as in the manifest.
+        digests: op -> name -> digest of the state at hand.
+        records: target -> op -> that op's part of the verification record.
+    """
+    gaps = []
+    for op, status in statuses.items():
+        for target, state in status.items():
+            found = records[target].get(op)
+            if state == "implemented" and found is None:
+                gaps.append(Gap(op, target, "implemented, but no record speaks for it"))
+            elif state == "implemented" and found["status"] != "passed":
+                gaps.append(Gap(op, target, f"implemented, but its record says {found['status']}"))
+            elif state == "implemented":
+                old = sorted(
+                    name for name, value in digests[op].items() if found["digests"].get(name) != value
+                )
+                if old:
+                    gaps.append(
+                        Gap(op, target, f"its record is of another state of: {', '.join(old)}", stale=True)
+                    )
+            elif found is not None and found["status"] == "passed":
+                gaps.append(
+                    Gap(op, target, f"a record says it passed, but its status is {state}", stale=True)
+                )
+    return gaps
+
+
+def read_records() -> dict[str, dict[str, Any]]:
+    """The kept records, by target and op; a target without a file has none."""
+    found: dict[str, dict[str, Any]] = {}
+    for target, path in RECORDS.items():
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"ops": []}
+        found[target] = {op["op"]: op for op in content["ops"]}
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("action", choices=("check",))
+    parser.add_argument("--release", action="store_true", help="a stale record is an error too")
+    args = parser.parse_args(argv)
+
+    from tileops_manifest import load_manifest
+    from tileops_tests.digests import digests_of
+    from tileops_tests.oracles import get_oracle
+
+    manifest = load_manifest()
+    statuses = {name: dict(manifest[name].status) for name in manifest}
+    claimed = [name for name, status in statuses.items() if "implemented" in status.values()]
+    digests = {name: digests_of(manifest[name], get_oracle(name), None) for name in claimed}
+    gaps = find_gaps(statuses, digests, read_records())
+    errors = [gap for gap in gaps if args.release or not gap.stale]
+    for gap in gaps:
+        print(f"{'error' if gap in errors else 'stale'}: {gap}", file=sys.stderr)
+    print(f"evidence: {len(claimed)} ops claim to be implemented, {len(errors)} without evidence")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

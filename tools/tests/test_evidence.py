@@ -1,0 +1,44 @@
+"""`implemented` without a passing record is found; a record of an earlier state only stops a release."""
+
+from __future__ import annotations
+
+import pytest
+
+from evidence import Gap, find_gaps
+
+DIGESTS = {"XFwdOp": {"manifest": "a", "implementation": "b"}}
+PASSED = {
+    "op": "XFwdOp",
+    "status": "passed",
+    "digests": {"manifest": "a", "implementation": "b", "oracle": "c"},
+}
+
+
+def gaps(status: str, record: dict | None) -> list[Gap]:
+    records = {"cpu": {"XFwdOp": record} if record else {}}
+    return find_gaps({"XFwdOp": {"cpu": status}}, DIGESTS, records)
+
+
+def test_implemented_with_a_current_passing_record_has_no_gap() -> None:
+    assert gaps("implemented", PASSED) == []
+
+
+@pytest.mark.parametrize("record", [None, PASSED | {"status": "failed"}, PASSED | {"status": "refused"}])
+def test_implemented_without_a_passing_record_is_an_error(record: dict | None) -> None:
+    (gap,) = gaps("implemented", record)
+    assert not gap.stale
+
+
+def test_record_of_another_kernel_is_stale() -> None:
+    (gap,) = gaps("implemented", PASSED | {"digests": {"manifest": "a", "implementation": "older"}})
+    assert gap.stale
+    assert "implementation" in gap.message
+
+
+def test_passing_record_for_a_spec_only_op_is_reported() -> None:
+    (gap,) = gaps("spec-only", PASSED)
+    assert gap.stale
+
+
+def test_spec_only_without_a_record_has_no_gap() -> None:
+    assert gaps("spec-only", None) == []
