@@ -174,6 +174,9 @@ class Nest:
     variables: set[int]
     written: set[int]
     assume_shared: bool = False
+    unguarded: bool = False  # every access is known to be inside
+    guards: int = 0
+    shared_guards: int = 0
     shared: list[str] = field(default_factory=list)
 
 
@@ -196,6 +199,8 @@ class Context:
         ] = {}  # definitions that come before what they use (T.Persistent), printed at each use
         self.reducers: dict[int, str] = {}
         self.nest: Nest | None = None
+        self.uniform: set[int] = set()  # variables that do not change within a block
+        self.block_values: dict[str, str] | None = None  # code -> name, of what is computed once per block
         self.arena_bytes = 0
         self.uses_atomics = False
         self.asserts: list[str] = []
@@ -250,6 +255,22 @@ class Context:
         if isinstance(expr, tirx.Var):
             return key(expr) in self.names or key(expr) in self.thread_variables
         return all(map(self.all_defined, children(expr)))
+
+    def once_per_block(self, expr: object, code: str) -> str:
+        """The name of a value that depends on nothing but the block, computed at its start; else the code itself.
+
+        Divisions by sizes would otherwise stay inside loops: the compiler may not run early what could trap.
+        """
+        if self.block_values is None or not self._is_uniform(expr):
+            return code
+        if code not in self.block_values:
+            self.block_values[code] = self.fresh("once")
+        return self.block_values[code]
+
+    def _is_uniform(self, expr: object) -> bool:
+        if isinstance(expr, tirx.Var):
+            return key(expr) in self.uniform
+        return not isinstance(expr, (tirx.BufferLoad, tirx.Call, tirx.Let)) and all(map(self._is_uniform, children(expr)))
 
     def add_global(self, buffer: tirx.Buffer) -> Storage:
         strides = tuple(buffer.strides) or None

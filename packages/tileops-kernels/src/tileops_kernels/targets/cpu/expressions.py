@@ -125,7 +125,8 @@ class ExpressionPrinter:
             and (exact or (dividend[0] is not None and dividend[0] >= 0))
         )
         a, b = self.value(expr.a), self.value(expr.b)
-        return f"({t})({a} {operator} {b})" if plain else f"{function}<{t}>({a}, {b})"
+        code = f"({t})({a} {operator} {b})" if plain else f"{function}<{t}>({a}, {b})"
+        return code if isinstance(expr.b, tirx.IntImm) else self.ctx.once_per_block(expr, code)
 
     def _extremum(self, expr: object) -> str:
         name, t = type(expr).__name__.lower(), ctype(expr.dtype).value
@@ -242,11 +243,17 @@ class ExpressionPrinter:
     def _guard(self, index: object, extent: object, *, upper: bool) -> str:
         condition = f"{self.index(index)} < {self.index(extent)}" if upper else f"{self.index(index)} >= 0"
         nest = self.ctx.nest
-        shared = self._shared_condition(index, extent, upper) if nest else None
+        if nest is None:
+            return condition
+        if nest.unguarded:
+            return ""
+        nest.guards += 1
+        shared = self._shared_condition(index, extent, upper)
         if shared is None:
             return condition
         if nest.assume_shared:
             return ""
+        nest.shared_guards += 1
         if shared not in nest.shared:
             nest.shared.append(shared)
         return condition

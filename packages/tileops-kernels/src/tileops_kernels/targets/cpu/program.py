@@ -12,6 +12,7 @@ from ..arguments import Signature
 from ..errors import UnsupportedTileOpError
 from .context import Context, Options
 from .numeric import ctype
+from .ranges import key
 from .statements import _THREAD_BINDING, StatementPrinter
 
 ENTRY_POINT: Final = "tileops_run"
@@ -56,9 +57,11 @@ class _ProgramPrinter:
                 self.parameters.append((f"{storage.ctype.storage}* __restrict__", storage.name))
             else:
                 self.parameters.append((f"const {ctype(parameter.dtype).value}", context.name(parameter)))
+                context.uniform.add(key(parameter))
         for variable in signature.dimension_variables(func):
             self.parameters.append((f"const {ctype(variable.dtype).value}", context.name(variable)))
             context.ranges.set_interval(variable, (0, None))
+            context.uniform.add(key(variable))
 
     def print(self) -> Translation:
         self._host(self.func.body)
@@ -104,16 +107,21 @@ class _ProgramPrinter:
         ctx = self.ctx
         for loop in grid:
             ctx.ranges.set_loop(loop.loop_var, loop.min, loop.extent)
+            ctx.uniform.add(key(loop.loop_var))
         extents = [self.statements.expressions.value(loop.extent) for loop in grid]
         block = ctx.fresh("tileops_block")
+        ctx.block_values = {}
         with ctx.captured() as lines:
             self.statements.statement(body)
+        once = [f"  const auto {name} = {code};" for code, name in ctx.block_values.items()]
+        ctx.block_values = None
         indices = [(f"const {ctype(loop.loop_var.dtype).value}", ctx.name(loop.loop_var)) for loop in grid]
         extra = [("char* const", "tl_arena"), ("int* const", "tl_status")]
         declared = ", ".join(f"{t} {name}" for t, name in [*self.parameters, *indices, *extra])
         self.functions += [
             f"static void {block}({declared}) {{",
             *(f"  {line}" for line in self.host_binds),
+            *once,
             *lines,
             "}",
         ]

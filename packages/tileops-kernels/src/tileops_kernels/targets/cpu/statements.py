@@ -9,8 +9,10 @@ from typing import Final
 from tvm import tirx
 
 from .calls import CALLS
+from .conditions import hoist_guards
 from .context import Context, Nest
 from .expressions import ExpressionPrinter
+from .flatten import flatten
 from .numeric import ctype
 from .ranges import children, key, mentions
 from .tile_ops import TILE_OPS
@@ -171,23 +173,25 @@ class StatementPrinter:
         if int(stmt.kind) == _THREAD_BINDING:
             raise self.ctx.unsupported(f"a loop over {stmt.thread_binding.thread_tag} inside a block")
         if int(stmt.kind) == _PARALLEL and self.ctx.nest is None:
-            self.nest(stmt, lambda: self._plain_loop(stmt))
+            self.nest(hoist_guards(stmt))
         else:
             self._plain_loop(stmt)
 
-    def nest(self, loop: object, print_body: Callable[[], None]) -> None:
+    def nest(self, loop: object) -> None:
         """Print a parallel nest; in two versions where one condition decides all its guards."""
         nest = Nest(*_footprint(loop))
         with self._in_nest(nest), self.ctx.captured() as guarded:
-            print_body()
+            self._sub_statement(loop)
+        if nest.guards == 0:
+            with self._in_nest(Nest(nest.variables, nest.written, unguarded=True)):
+                self._sub_statement(_map_loops(loop, flatten))
+            return
         if not nest.shared:
             self.ctx.lines.extend(guarded)
             return
-        with (
-            self.ctx.block(f"if ({' && '.join(nest.shared)})"),
-            self._in_nest(Nest(nest.variables, nest.written, assume_shared=True)),
-        ):
-            print_body()
+        inside = Nest(nest.variables, nest.written, assume_shared=True, unguarded=nest.guards == nest.shared_guards)
+        with self.ctx.block(f"if ({' && '.join(nest.shared)})"), self._in_nest(inside):
+            self._sub_statement(_map_loops(loop, flatten) if inside.unguarded else loop)
         with self.ctx.block("else"):
             self.ctx.lines.extend(guarded)
 
@@ -275,6 +279,13 @@ class StatementPrinter:
         load = call.args[0].args[0]
         self.ctx.uses_atomics = True
         self._store(tirx.BufferStore(load.buffer, call.args[1], list(load.indices)))
+
+
+def _map_loops(stmt: object, change: Callable[[tirx.For], tirx.For]) -> object:
+    """A nest, whose conditions may have moved in front of it, with its loops changed."""
+    if isinstance(stmt, tirx.IfThenElse):
+        return tirx.IfThenElse(stmt.condition, _map_loops(stmt.then_case, change), None)
+    return change(stmt)
 
 
 def _footprint(loop: object) -> tuple[set[int], set[int]]:
