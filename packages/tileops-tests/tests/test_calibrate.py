@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tileops_tests.calibrate import calibration_record
 from tileops_tests.errors import UsageError
 from tileops_tests.record import CaseCounts, OpRecord, Record, Worst, summarise
@@ -20,10 +21,9 @@ def record(
         digests={"tolerance": tolerance or tolerance_digest()},
         seconds=1.0,
     )
-    return Record(
-        created="2026-01-02T03:04:05Z", device=device, target="cpu", tier="smoke", seed=0, versions={}, ops=(op,),
-        summary=summarise((op,), requested=1),
-    )  # fmt: skip
+    summary = summarise((op,), requested=1)
+    where = {"device": device, "target": "cpu", "tier": "smoke", "seed": 0, "versions": {}}
+    return Record(created="2026-01-02T03:04:05Z", ops=(op,), summary=summary, **where)
 
 
 def test_the_largest_ratio_and_the_counts_are_kept() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tileops_manifest import SpecError, load_manifest
-from tileops_tests.cases import dtype_assignments, forbidden_calls, plan
+from tileops_tests.cases import AFFORDABLE, dtype_assignments, forbidden_calls, plan
 from tileops_tests.errors import UsageError
 
 NAMES = list(load_manifest())
@@ -44,6 +45,21 @@ def test_params_of_free_shapes_are_part_of_the_name() -> None:
 
 def test_smoke_takes_the_ragged_row() -> None:
     assert any(case.id.startswith("ragged-") for case in plan(load_manifest()["RMSNormFwdOp"]))
+
+
+def test_rows_at_their_own_size_are_judged_on_cuda_where_the_oracle_can_afford_them() -> None:
+    entry = load_manifest()["RMSNormFwdOp"]
+    on_cuda, on_cpu = (
+        {case.spec.scale for case in plan(entry, target=target, tier="full") if case.spec.row is not None}
+        for target in ("cuda", "cpu")
+    )
+    assert on_cuda == {"cpu", None}
+    assert on_cpu == {"cpu"}
+    sizes = [
+        sum(torch.Size(m.shape).numel() for m in case.binding.inputs.values())
+        for case in plan(entry, target="cuda", tier="full")
+    ]
+    assert max(sizes) <= AFFORDABLE["cuda"][1]
 
 
 def test_another_seed_gives_other_values_in_the_same_shapes() -> None:

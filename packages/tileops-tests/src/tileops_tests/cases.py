@@ -26,7 +26,7 @@ LAYOUTS = ("strided", "transposed", "expanded", "offset", "zero-dim", "empty")
 MOVED = frozenset({"strided", "transposed", "offset"})
 
 # What the oracle can afford in float64: (operations, elements of inputs and outputs) by where it runs.
-AFFORDABLE = {"cpu": (1 << 32, 1 << 25), "cuda": (1 << 42, 1 << 29)}
+AFFORDABLE = {"cpu": (1 << 32, 1 << 25), "cuda": (1 << 41, 1 << 28)}
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def plan(
         except (LayoutError, SpecError):
             continue
         name = spec.name(workload)
-        if _affordable(workload.binding, "cpu") and matches(name, only):
+        if _affordable(workload.binding, target) and matches(name, only):
             cases.setdefault(name, Case(name, spec, workload.binding))
     return list(cases.values())
 
@@ -180,6 +180,9 @@ def _specs(entry: Entry, budget: Budget, target: str, tier: str) -> Iterator[Spe
     for layout in LAYOUTS:
         yield replace(first, layout=layout)
     yield from _boundary(entry, budget)
+    if target == "cuda" and tier == "full":
+        for row in entry.workloads:
+            yield from (Spec(entry, row, entry.resolve_dtypes(item), scale=None) for item in row.dtypes)
 
 
 def _raggedness(row: Row) -> int:

@@ -73,11 +73,9 @@ def summary_table(record: Record) -> Table:
     for op in record.ops:
         style = _STYLES[op.status]
         worst = op.worst
-        numbers = (
-            (f"{worst.error:.2e}", f"{worst.bound:.2e}", f"{worst.ratio:.2f}", worst.case)
-            if worst
-            else ("exact", "", "", "")
-        )
+        numbers = ("exact" if op.status == "passed" else "", "", "", "")
+        if worst is not None:
+            numbers = (f"{worst.error:.2e}", f"{worst.bound:.2e}", f"{worst.ratio:.3g}", worst.case)
         cases = f"{op.cases.passed}/{op.cases.declared}" + (
             f" ({op.cases.refused} refused)" if op.cases.refused else ""
         )

@@ -51,18 +51,21 @@ class Sandbox:
         return {
             "read": [*self.readable],
             "execute": [*self.executable],
-            "write": [str(scratch), str(self.cache), *self._devices()],
+            "write": [str(scratch), str(self.cache), *self._devices(scratch)],
         }
 
     def run_paths(self, scratch: Path) -> dict[str, list[str]]:
         """Nothing may be executed any more; only scratch may be written."""
         return {
             "read": [*self.readable, *self.executable, str(self.cache)],
-            "write": [str(scratch), *self._devices()],
+            "write": [str(scratch), *self._devices(scratch)],
         }
 
-    def _devices(self) -> tuple[str, ...]:
-        return ("/dev",) if self.target == "cuda" else _HARMLESS_DEVICES
+    def _devices(self, scratch: Path) -> tuple[str, ...]:
+        # Without writing below /proc/self the CUDA driver does not start. The zygote needs all of /proc,
+        # since its workers have other ids; what is left to a worker is its own.
+        own = "/proc" if scratch == self.root else "/proc/self"
+        return ("/dev", own) if self.target == "cuda" else _HARMLESS_DEVICES
 
     def environment(self, scratch: Path, threads: int) -> dict[str, str]:
         """A scrubbed environment: what compilers and CUDA need, and every cache inside the sandbox."""

@@ -14,7 +14,7 @@ def attend(q, k, v, *, is_causal=True, diagonal=0, scale=None, tiled_heads=False
     )
     scores = query @ key.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(diagonal)
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril(diagonal)
         scores = scores.masked_fill(~allowed, -torch.inf)
     weights = torch.softmax(scores, -1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
     return (weights @ value).transpose(1, 2).to(q.dtype).contiguous()
@@ -58,7 +58,9 @@ def half_precision_throughout(q, k, v, *, is_causal=True):
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     scores = query @ key.transpose(-1, -2) * q.shape[-1] ** -0.5
     if is_causal:
-        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+        scores = scores.masked_fill(
+            ~torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril(), -torch.inf
+        )
     weights = torch.exp(scores - scores.amax(-1, keepdim=True))
     total = torch.zeros_like(weights[..., 0])
     out = torch.zeros_like(query)
