@@ -1,7 +1,7 @@
-"""Conditions that a loop tests in every iteration: moved out of it, or turned into its bound, where they can be.
+"""Conditions that a loop tests in every iteration, moved out of it or turned into its bound.
 
-`for l < 64: if (row < rows && base + l < inner) ...` runs as `if (row < rows) for l < min(64, inner - base): ...`,
-which the compiler vectorises without masks.
+`for l < 64: if (row < rows && base + l < inner) ...` runs as
+`if (row < rows) for l < min(64, inner - base): ...`, which the compiler vectorises without masks.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from .ranges import children, key, mentions
+from .ranges import is_arithmetic, key, mentions
 
 
 def hoist_guards(loop: tirx.For) -> object:
-    """The same parallel nest with its conditions as far out as they go. Only bodies that are one `if` without `else` change."""
+    """The same parallel nest with its conditions as far out as they go. Loops of one iteration disappear.
+
+    Only bodies that are one `if` without `else` change otherwise.
+    """
+    if isinstance(loop.extent, tirx.IntImm) and loop.extent.value == 1:
+        once = tirx.stmt_functor.substitute(loop.body, {loop.loop_var: loop.min})
+        return hoist_guards(once) if isinstance(once, tirx.For) else once
     body = hoist_guards(loop.body) if isinstance(loop.body, tirx.For) else loop.body
     if not isinstance(body, tirx.IfThenElse) or body.else_case is not None:
         return _with(loop, loop.extent, body)
@@ -58,11 +64,6 @@ def _split(condition: object, variable: tirx.Var) -> _Split:
         else:
             remaining.append(part)
     return _Split(tuple(invariant), tuple(bounds), tuple(remaining))
-
-
-def is_arithmetic(expr: object) -> bool:
-    """Whether the value depends on variables alone: no memory is read, nothing is called."""
-    return not isinstance(expr, (tirx.BufferLoad, tirx.Call, tirx.Let)) and all(map(is_arithmetic, children(expr)))
 
 
 def _conjuncts(condition: object) -> list[object]:

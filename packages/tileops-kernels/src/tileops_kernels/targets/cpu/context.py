@@ -16,7 +16,7 @@ from tvm import tirx
 
 from ..errors import UnsupportedTileOpError
 from .numeric import CType, ctype
-from .ranges import Ranges, children, key
+from .ranges import Ranges, children, is_arithmetic, key
 
 # Arrays up to this size stay on the stack, where the compiler can keep them in registers; larger ones go to
 # the block's arena.
@@ -257,7 +257,7 @@ class Context:
         return all(map(self.all_defined, children(expr)))
 
     def once_per_block(self, expr: object, code: str) -> str:
-        """The name of a value that depends on nothing but the block, computed at its start; else the code itself.
+        """The name of a value that only the block decides, computed at its start; else the code itself.
 
         Divisions by sizes would otherwise stay inside loops: the compiler may not run early what could trap.
         """
@@ -270,7 +270,7 @@ class Context:
     def _is_uniform(self, expr: object) -> bool:
         if isinstance(expr, tirx.Var):
             return key(expr) in self.uniform
-        return not isinstance(expr, (tirx.BufferLoad, tirx.Call, tirx.Let)) and all(map(self._is_uniform, children(expr)))
+        return is_arithmetic(expr) and all(map(self._is_uniform, children(expr)))
 
     def add_global(self, buffer: tirx.Buffer) -> Storage:
         strides = tuple(buffer.strides) or None

@@ -1,7 +1,7 @@
 """Two nested parallel loops as one, where memory does not tell them apart.
 
-Tile programs for a GPU walk a row as lanes of a few elements each: ``for t in 64: for v in 4: y[t * 4 + v] = ...``. A compiler that
-vectorises the inner loop gets four elements; the loop over all 256 is the one to vectorise.
+Tile programs for a GPU walk a row as lanes of few elements: ``for t in 64: for v in 4: y[t * 4 + v] = ...``.
+A compiler that vectorises the inner loop gets four elements; the loop over all 256 is the one to vectorise.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .ranges import children, key, mentions
 
 
 def flatten(loop: tirx.For) -> tirx.For:
-    """Merge the innermost loops of a parallel nest as long as every access moves by the same steps; else the nest as it is.
+    """Merge the innermost loops of a parallel nest while every access moves in step; else the nest as it is.
 
-    In the merged nest the outer variable is zero and the inner one runs over both: an index may exceed its own dimension, while the
-    element that it names is the right one. Bounds of dimensions mean nothing there.
+    In the merged nest the outer variable is zero and the inner one runs over both: an index may exceed its
+    dimension, while the element that it names is the right one. Bounds of dimensions mean nothing there.
     """
     inner = loop.body
     if not isinstance(inner, tirx.For):
@@ -32,14 +32,17 @@ def flatten(loop: tirx.For) -> tirx.For:
 
 def _is_mergeable(outer: tirx.For, inner: tirx.For) -> bool:
     same_kind = int(outer.kind) == int(inner.kind) == int(tirx.ForKind.PARALLEL)
-    from_zero = all(isinstance(loop.min, tirx.IntImm) and loop.min.value == 0 and loop.step is None for loop in (outer, inner))
+    from_zero = all(
+        isinstance(loop.min, tirx.IntImm) and loop.min.value == 0 and loop.step is None
+        for loop in (outer, inner)
+    )
     if not (same_kind and from_zero and isinstance(inner.extent, tirx.IntImm)):
         return False
     return _all_accesses(inner.body, _Steps(outer.loop_var, inner.loop_var, inner.extent.value))
 
 
 class _Steps:
-    """Whether an access moves by V elements when the outer variable does by one, and by one V-th of that when the inner does."""
+    """Whether an access moves V times as far with the outer variable as with the inner one, of extent V."""
 
     def __init__(self, outer: tirx.Var, inner: tirx.Var, width: int) -> None:
         self.outer, self.inner, self.width = outer, inner, width
@@ -99,7 +102,9 @@ def coefficient(expr: object, variable: tirx.Var) -> int | None:
     if isinstance(expr, tirx.Var):
         return 1
     if isinstance(expr, (tirx.Add, tirx.Sub)):
-        return _combined(coefficient(expr.a, variable), coefficient(expr.b, variable), _SUMS[type(expr).__name__])
+        return _combined(
+            coefficient(expr.a, variable), coefficient(expr.b, variable), _SUMS[type(expr).__name__]
+        )
     if isinstance(expr, tirx.Mul):
         for factor, other in ((expr.a, expr.b), (expr.b, expr.a)):
             if isinstance(factor, tirx.IntImm):

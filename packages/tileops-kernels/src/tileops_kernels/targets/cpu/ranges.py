@@ -200,6 +200,13 @@ def children(expr: object) -> Iterable[object]:
     return (expr.a, expr.b) if hasattr(expr, "a") else ()
 
 
+def is_arithmetic(expr: object) -> bool:
+    """Whether the value depends on variables alone: no memory is read, nothing is called."""
+    return not isinstance(expr, (tirx.BufferLoad, tirx.Call, tirx.Let)) and all(
+        map(is_arithmetic, children(expr))
+    )
+
+
 def mentions(expr: object, variables: set[int]) -> bool:
     """Whether any of the variables occurs in the expression."""
     if isinstance(expr, tirx.Var):

@@ -189,7 +189,9 @@ class StatementPrinter:
         if not nest.shared:
             self.ctx.lines.extend(guarded)
             return
-        inside = Nest(nest.variables, nest.written, assume_shared=True, unguarded=nest.guards == nest.shared_guards)
+        inside = Nest(
+            nest.variables, nest.written, assume_shared=True, unguarded=nest.guards == nest.shared_guards
+        )
         with self.ctx.block(f"if ({' && '.join(nest.shared)})"), self._in_nest(inside):
             self._sub_statement(_map_loops(loop, flatten) if inside.unguarded else loop)
         with self.ctx.block("else"):
@@ -284,8 +286,8 @@ class StatementPrinter:
 def _map_loops(stmt: object, change: Callable[[tirx.For], tirx.For]) -> object:
     """A nest, whose conditions may have moved in front of it, with its loops changed."""
     if isinstance(stmt, tirx.IfThenElse):
-        return tirx.IfThenElse(stmt.condition, _map_loops(stmt.then_case, change), None)
-    return change(stmt)
+        return tirx.IfThenElse(stmt.condition, _map_loops(stmt.then_case, change), stmt.else_case)
+    return change(stmt) if isinstance(stmt, tirx.For) else stmt
 
 
 def _footprint(loop: object) -> tuple[set[int], set[int]]:
