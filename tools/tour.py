@@ -99,7 +99,7 @@ def verification_section(record: dict) -> dict:
     blocks = [facts, {"kind": "table", "columns": columns, "rows": rows}]
     if bars:
         note = "Worst error of any case, as a share of what the case allows; 1 is the limit."
-        blocks.append({"kind": "bars", "title": "Error over bound", "bars": bars, "note": note})
+        blocks.append({"kind": "bars", "title": "Error over bound", "bars": bars, "full": 1.0, "note": note})
     return {"title": "Tests: is it right", "blocks": blocks}
 
 
@@ -112,7 +112,7 @@ def tour(ops: tuple[str, ...], out: Path, console: Console) -> Path:
 
     console.rule("[bold]2/4 tests: is it right (tile programs compile on the way)")
     verification = out / "verification.json"
-    verify = ("tileops-tests", "verify", *ops, "--tier", "smoke", "--json", str(verification))
+    verify = ("tileops-tests", "verify", *ops, "--tier", "smoke", "--jobs", "2", "--json", str(verification))
     run_stage("matrix.tests", *verify)
 
     console.rule("[bold]3/4 bench: is it fast")
