@@ -8,9 +8,10 @@ all global accesses are `vec` elements (16 bytes at most) wide. Only the last bl
 from dataclasses import dataclass
 
 import tilelang.language as T
+from tvm import tirx
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
-from tileops_kernels.kernels.elementwise_expressions import EXPRESSIONS, math_for
+from tileops_kernels.kernels.elementwise_expressions import EXPRESSIONS, math_for, select
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32"})
 _ALL = _FLOATS | {"bool", "uint8", "int8", "int16", "int32", "int64"}
@@ -52,7 +53,11 @@ def evaluation(expression, dtypes, out_dtype):
     def apply(inputs, scalars):
         args = [T.cast(x, dtype) for x, dtype in zip(inputs, compute, strict=True)]
         scalars = [T.cast(p, compute[-1]) for p in scalars]
-        return T.cast(value(math, args, scalars), kept)
+        result = value(math, args, scalars)
+        if str(result.dtype) == "bool":
+            # A select, not a cast: vectors of more than four bools have no type in CUDA C++.
+            return select(result, tirx.const(1, "uint8"), tirx.const(0, "uint8"))
+        return T.cast(result, kept)
 
     return apply, kept
 
@@ -180,5 +185,10 @@ class ElementwiseKernel(Kernel):
             {"expression": "isnan", "dtypes": ("float16",), "out_dtype": "bool", "vec": 8},
             {"expression": "add", "dtypes": ("bfloat16",) * 2, "out_dtype": "bfloat16", "vec": 8},
             {"expression": "add", "dtypes": ("int64",) * 2, "out_dtype": "int64", "vec": 2},
-            {"expression": "where", "dtypes": ("bool", "float16", "float16"), "out_dtype": "float16", "vec": 8},
+            {
+                "expression": "where",
+                "dtypes": ("bool", "float16", "float16"),
+                "out_dtype": "float16",
+                "vec": 8,
+            },
         )

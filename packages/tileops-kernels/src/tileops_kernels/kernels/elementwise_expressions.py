@@ -90,6 +90,8 @@ def _is_float(x: Any) -> bool:
 
 
 def _absolute(x: Any) -> Any:
+    if str(x.dtype).startswith("uint"):
+        return x
     return T.abs(x) if _is_float(x) else select(x < tirx.const(0, x.dtype), _negative(x), x)
 
 
@@ -104,7 +106,9 @@ def _floor_divide(a: Any, b: Any) -> Any:
     infinity = T.infinity("float32")
     quotient = T.floor(a / b)
     remainder = select(T.abs(b) == infinity, a, T.fma(-quotient, b, a))
-    too_large = tirx.all(remainder != 0, tirx.any(tirx.all(remainder < 0, b > 0), tirx.all(remainder > 0, b < 0)))
+    too_large = tirx.all(
+        remainder != 0, tirx.any(tirx.all(remainder < 0, b > 0), tirx.all(remainder > 0, b < 0))
+    )
     floored = select(too_large, quotient - 1, quotient)
     return select(b == 0, a / b, select(T.abs(a) == infinity, T.float32(math.nan), floored))
 
@@ -156,8 +160,8 @@ EXPRESSIONS: dict[str, Expression] = {
     "cos": _unary(lambda m, x: T.cos(x)),
     "leaky_relu": Expression(lambda m, x, p: select(x[0] > 0, x[0], x[0] * p[0])),
     "clamp_scalar": Expression(lambda m, x, p: minimum(maximum(x[0], p[0]), p[1])),
-    "isnan": _unary(lambda m, x: is_nan(x) if _is_float(x) else tirx.const(0, "uint8")),
-    "logical_not": _unary(lambda m, x: x == tirx.const(0, x.dtype)),
+    "isnan": _unary(lambda m, x: is_nan(x) if _is_float(x) else tirx.const(False, "bool")),
+    "logical_not": _unary(lambda m, x: tirx.EQ(x, tirx.const(0, x.dtype))),
     "bitwise_not": _unary(lambda m, x: ~x, on_bool=lambda m, x, p: tirx.const(1, "uint8") - x[0]),
     # binary
     "add": Expression(
@@ -172,7 +176,7 @@ EXPRESSIONS: dict[str, Expression] = {
     "div_floor": _binary(_floor_divide),
     "maximum": _binary(maximum),
     "minimum": _binary(minimum),
-    "eq": _binary(lambda a, b: a == b),
+    "eq": _binary(lambda a, b: tirx.EQ(a, b)),
     "lt": _binary(lambda a, b: a < b),
     "bitwise_and": _binary(lambda a, b: a & b),
     # ternary

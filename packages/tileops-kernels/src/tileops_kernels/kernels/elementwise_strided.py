@@ -99,7 +99,9 @@ class StridedElementwiseKernel(Kernel):
         def launch(inputs, output, scalars, all_sizes, all_strides):
             with T.Kernel(T.ceildiv(n, block * vec), threads=threads) as bx:
                 sizes = all_sizes[MAX_DIMS - dims :]
-                strides = [all_strides[MAX_DIMS * i : MAX_DIMS * (i + 1)][MAX_DIMS - dims :] for i in operands]
+                strides = [
+                    all_strides[MAX_DIMS * i : MAX_DIMS * (i + 1)][MAX_DIMS - dims :] for i in operands
+                ]
                 frags = [T.alloc_fragment((unroll, threads, vec), dtype) for dtype in stored]
                 result = T.alloc_fragment((unroll, threads, vec), kept)
 

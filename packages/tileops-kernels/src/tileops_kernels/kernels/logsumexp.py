@@ -75,9 +75,12 @@ class LogSumExpKernel(Kernel):
                 T.clear(total)
                 for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.lanes)):
                     for u, i, l, v in T.Parallel(*tile.shape):
-                        if tile.in_bounds(block * tile.rows + i, num_rows, first + tile.vector(chunk, u, l), last):
+                        if tile.in_bounds(
+                            block * tile.rows + i, num_rows, first + tile.vector(chunk, u, l), last
+                        ):
                             values[u, i, l, v] = x[
-                                ((block * tile.rows + i) * x_step + first + tile.vector(chunk, u, l)) * vec + v
+                                ((block * tile.rows + i) * x_step + first + tile.vector(chunk, u, l)) * vec
+                                + v
                             ]
                         else:
                             values[u, i, l, v] = -T.infinity(dtype)

@@ -16,7 +16,18 @@ from tileops_kernels.kernels.reduce_table import COMBINE, REDUCE_OP, REDUCTIONS,
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile
 
 DTYPES = frozenset(
-    {"float16", "bfloat16", "float32", "float64", "bool", "uint8", "int32", "int64", "complex64", "complex128"}
+    {
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "bool",
+        "uint8",
+        "int32",
+        "int64",
+        "complex64",
+        "complex128",
+    }
 )
 
 
@@ -78,7 +89,7 @@ def _reduce_row(op, tile):
         def product(partial, total):
             per_lane = T.alloc_fragment((tile.rows, tile.lanes), "float32")
             T.fill(per_lane, 1.0)
-            for v in T.serial(tile.vec):
+            for v in T.unroll(tile.vec):
                 for i, l in T.Parallel(tile.rows, tile.lanes):
                     per_lane[i, l] = per_lane[i, l] * partial[i, l, v]
             lane_product(per_lane, total)
@@ -153,15 +164,19 @@ class ReduceKernel(Kernel):
                 values = T.alloc_fragment(tile.shape, x_dtype)
                 partial = T.alloc_fragment(tile.lane_shape, reduction.state)
                 total = T.alloc_fragment((tile.rows,), reduction.state)
+                T.annotate_layout({values: tile.layout(), partial: tile.lane_layout()})
                 first = split * split_vectors
                 last = T.min(first + split_vectors, vectors)
 
                 T.fill(partial, tirx.const(reduction.identity, reduction.state))
                 for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.lanes)):
                     for u, i, l, v in T.Parallel(*tile.shape):
-                        if tile.in_bounds(block * tile.rows + i, num_rows, first + tile.vector(chunk, u, l), last):
+                        if tile.in_bounds(
+                            block * tile.rows + i, num_rows, first + tile.vector(chunk, u, l), last
+                        ):
                             values[u, i, l, v] = x[
-                                ((block * tile.rows + i) * x_step + first + tile.vector(chunk, u, l)) * vec + v
+                                ((block * tile.rows + i) * x_step + first + tile.vector(chunk, u, l)) * vec
+                                + v
                             ]
                     for u in T.unroll(tile.unroll):
                         for i, l, v in T.Parallel(*tile.lane_shape):
@@ -324,7 +339,9 @@ class ColumnReduceKernel(Kernel):
                 for l, v in T.Parallel(lanes, vec):
                     if column + l < inner:
                         if out_dtype == "state":
-                            output[((outer_index * splits + split) * inner + column + l) * vec + v] = total[l, v]
+                            output[((outer_index * splits + split) * inner + column + l) * vec + v] = total[
+                                l, v
+                            ]
                         else:
                             output[((outer_index * splits + split) * inner + column + l) * vec + v] = T.cast(
                                 reduction.finish(total[l, v], count), y_dtype

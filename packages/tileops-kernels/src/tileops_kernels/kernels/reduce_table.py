@@ -68,7 +68,9 @@ def _nan_or(x: Any, nan_key: int, key: Any) -> Any:
 
 def _indexed(key: Any, index: Any) -> Any:
     """Return an int64 whose order is that of the key, and among equal keys the reverse order of the index."""
-    return T.shift_left(T.cast(key, "int64"), _const(32, "int64")) + T.cast(_const(INT32_MAX) - index, "int64")
+    return T.shift_left(T.cast(key, "int64"), _const(32, "int64")) + T.cast(
+        _const(INT32_MAX) - index, "int64"
+    )
 
 
 def _index_of(state: Any) -> Any:

@@ -105,7 +105,9 @@ def norm_body(
         narrow = T.alloc_fragment(tile.shape, dtype)
         for u, i, l, v in T.Parallel(*tile.shape):
             if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
-                narrow[u, i, l, v] = x[((block * tile.rows + i) * x_step + tile.vector(chunk, u, l)) * vec + v]
+                narrow[u, i, l, v] = x[
+                    ((block * tile.rows + i) * x_step + tile.vector(chunk, u, l)) * vec + v
+                ]
             else:
                 narrow[u, i, l, v] = T.cast(0, dtype)
         if residual:
@@ -137,9 +139,9 @@ def norm_body(
         if residual:
             for u, i, l, v in T.Parallel(*tile.shape):
                 if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
-                    residual_out[
-                        ((block * tile.rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v
-                    ] = T.cast(x_frag[u, i, l, v], dtype)
+                    residual_out[((block * tile.rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v] = (
+                        T.cast(x_frag[u, i, l, v], dtype)
+                    )
         for u, i, l, v in T.Parallel(*tile.shape):
             if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
                 output[((block * tile.rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v] = T.cast(

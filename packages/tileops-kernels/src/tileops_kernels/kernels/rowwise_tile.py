@@ -46,6 +46,14 @@ class RowTile:
     def lane_shape(self) -> tuple[int, int, int]:
         return (self.rows, self.lanes, self.vec)
 
+    def layout(self):
+        """Return the layout of a tile of this shape: a row to its lanes, all else in registers."""
+        return T.Fragment(self.shape, forward_fn=lambda u, i, l, v: (i * self.lanes + l, u * self.vec + v))
+
+    def lane_layout(self):
+        """Return the layout of what a tile is reduced to within threads."""
+        return T.Fragment(self.lane_shape, forward_fn=lambda i, l, v: (i * self.lanes + l, v))
+
     def vector(self, chunk, u, lane):
         """Return the index in its row of the vector that a lane reads in step `u` of a chunk."""
         return (chunk * self.unroll + u) * self.lanes + lane
@@ -130,7 +138,9 @@ def welford(tile: RowTile, vectors):
         weighted = T.alloc_fragment(tile.lane_shape, "float32")
         combine = row_sum(tile)
         for i, l, v in T.Parallel(*tile.lane_shape):
-            weighted[i, l, v] = mean[i, l, v] * T.cast((vectors - l + tile.lanes - 1) // tile.lanes, "float32")
+            weighted[i, l, v] = mean[i, l, v] * T.cast(
+                (vectors - l + tile.lanes - 1) // tile.lanes, "float32"
+            )
         combine(weighted, row_mean)
         for i in T.Parallel(tile.rows):
             row_mean[i] = row_mean[i] / T.cast(vectors * tile.vec, "float32")

@@ -81,20 +81,19 @@ class ScanKernel(Kernel):
             with T.Kernel(T.ceildiv(num_rows, rows), threads=tile.threads) as block:
                 narrow = T.alloc_fragment(tile.shape, dtype)
                 values = T.alloc_fragment(tile.shape, "float32")
+                running = T.alloc_fragment((unroll, rows, lanes), "float32")
                 offset = T.alloc_fragment((unroll, rows, lanes), "float32")
                 carry = T.alloc_fragment((rows,), "float32")
                 vector_sums = T.alloc_shared((rows * groups, WARP), "float32")
                 group_sums = T.alloc_shared((rows, groups), "float32")
-                by_thread = T.Fragment(
-                    tile.shape, forward_fn=lambda u, i, l, v: (i * lanes + l, u * vec + v)
-                )
+                by_thread = T.Fragment(tile.shape, forward_fn=lambda u, i, l, v: (i * lanes + l, u * vec + v))
+                per_vector = T.Fragment((unroll, rows, lanes), forward_fn=lambda u, i, l: (i * lanes + l, u))
                 T.annotate_layout(
                     {
                         narrow: by_thread,
                         values: by_thread,
-                        offset: T.Fragment(
-                            (unroll, rows, lanes), forward_fn=lambda u, i, l: (i * lanes + l, u)
-                        ),
+                        running: per_vector,
+                        offset: per_vector,
                     }
                 )
 
@@ -110,11 +109,13 @@ class ScanKernel(Kernel):
                     for u, i, l, v in T.Parallel(*tile.shape):
                         values[u, i, l, v] = T.cast(narrow[u, i, l, v], "float32")
 
-                    for v in T.unroll(1, vec):
+                    T.clear(running)
+                    for v in T.unroll(vec):
                         for u, i, l in T.Parallel(unroll, rows, lanes):
-                            values[u, i, l, v] = values[u, i, l, v] + values[u, i, l, v - 1]
+                            running[u, i, l] += values[u, i, l, v]
+                            values[u, i, l, v] = running[u, i, l]
                     for u, i, l in T.Parallel(unroll, rows, lanes):
-                        vector_sums[i * groups + u * warps + l // WARP, l % WARP] = values[u, i, l, vec - 1]
+                        vector_sums[i * groups + u * warps + l // WARP, l % WARP] = running[u, i, l]
                     T.cumsum(vector_sums, dim=1)
                     for i, g in T.Parallel(rows, groups):
                         group_sums[i, g] = vector_sums[i * groups + g, WARP - 1]
@@ -132,9 +133,9 @@ class ScanKernel(Kernel):
 
                     for u, i, l, v in T.Parallel(*tile.shape):
                         if tile.in_bounds(block * rows + i, num_rows, tile.vector(chunk, u, l), vectors):
-                            output[
-                                ((block * rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v
-                            ] = T.cast(values[u, i, l, v] + offset[u, i, l], dtype)
+                            output[((block * rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v] = (
+                                T.cast(values[u, i, l, v] + offset[u, i, l], dtype)
+                            )
 
         return scan_rows
 
@@ -188,14 +189,21 @@ class ColumnScanKernel(Kernel):
             with T.Kernel(outer * T.ceildiv(inner, lanes), threads=rows * lanes) as block:
                 narrow = T.alloc_fragment(shape, dtype)
                 values = T.alloc_fragment(shape, "float32")
+                running = T.alloc_fragment((rows, lanes, vec), "float32")
                 offset = T.alloc_fragment((rows, lanes, vec), "float32")
                 carry = T.alloc_fragment((rows, lanes, vec), "float32")
                 sums = T.alloc_shared((rows, lanes * vec), "float32")
-                by_thread = T.Fragment(
-                    shape, forward_fn=lambda u, r, l, v: (r * lanes + l, u * vec + v)
-                )
+                by_thread = T.Fragment(shape, forward_fn=lambda u, r, l, v: (r * lanes + l, u * vec + v))
                 per_lane = T.Fragment((rows, lanes, vec), forward_fn=lambda r, l, v: (r * lanes + l, v))
-                T.annotate_layout({narrow: by_thread, values: by_thread, offset: per_lane, carry: per_lane})
+                T.annotate_layout(
+                    {
+                        narrow: by_thread,
+                        values: by_thread,
+                        running: per_lane,
+                        offset: per_lane,
+                        carry: per_lane,
+                    }
+                )
                 start = T.truncdiv(block, T.ceildiv(inner, lanes)) * length * inner
                 column = T.truncmod(block, T.ceildiv(inner, lanes)) * lanes
 
@@ -203,17 +211,21 @@ class ColumnScanKernel(Kernel):
                 for chunk in T.serial(T.ceildiv(length, rows * unroll)):
                     for u, r, l, v in T.Parallel(*shape):
                         if tirx.all(position(chunk, r, u) < length, column + l < inner):
-                            narrow[u, r, l, v] = x[(start + position(chunk, r, u) * inner + column + l) * vec + v]
+                            narrow[u, r, l, v] = x[
+                                (start + position(chunk, r, u) * inner + column + l) * vec + v
+                            ]
                         else:
                             narrow[u, r, l, v] = T.cast(0, dtype)
                     for u, r, l, v in T.Parallel(*shape):
                         values[u, r, l, v] = T.cast(narrow[u, r, l, v], "float32")
 
-                    for u in T.unroll(1, unroll):
+                    T.clear(running)
+                    for u in T.unroll(unroll):
                         for r, l, v in T.Parallel(rows, lanes, vec):
-                            values[u, r, l, v] = values[u, r, l, v] + values[u - 1, r, l, v]
+                            running[r, l, v] += values[u, r, l, v]
+                            values[u, r, l, v] = running[r, l, v]
                     for r, l, v in T.Parallel(rows, lanes, vec):
-                        sums[r, l * vec + v] = values[unroll - 1, r, l, v]
+                        sums[r, l * vec + v] = running[r, l, v]
                     T.cumsum(sums, dim=0)
 
                     for r, l, v in T.Parallel(rows, lanes, vec):

@@ -206,7 +206,9 @@ class SoftmaxApplyKernel(Kernel):
                 for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.lanes)):
                     for u, i, l, v in T.Parallel(*tile.shape):
                         if first + tile.vector(chunk, u, l) < last:
-                            values[u, i, l, v] = x[(row * x_step + first + tile.vector(chunk, u, l)) * vec + v]
+                            values[u, i, l, v] = x[
+                                (row * x_step + first + tile.vector(chunk, u, l)) * vec + v
+                            ]
                     for u, i, l, v in T.Parallel(*tile.shape):
                         if first + tile.vector(chunk, u, l) < last:
                             output[(row * vectors + first + tile.vector(chunk, u, l)) * vec + v] = T.cast(

@@ -93,9 +93,12 @@ class VarianceKernel(Kernel):
                 T.clear(deviation)
                 for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.lanes)):
                     for u, i, l, v in T.Parallel(*tile.shape):
-                        if tile.in_bounds(block * tile.rows + i, num_rows, first + tile.vector(chunk, u, l), last):
+                        if tile.in_bounds(
+                            block * tile.rows + i, num_rows, first + tile.vector(chunk, u, l), last
+                        ):
                             values[u, i, l, v] = x[
-                                ((block * tile.rows + i) * x_step + first + tile.vector(chunk, u, l)) * vec + v
+                                ((block * tile.rows + i) * x_step + first + tile.vector(chunk, u, l)) * vec
+                                + v
                             ]
                     for u in T.unroll(tile.unroll):
                         for i, l, v in T.Parallel(*tile.lane_shape):
@@ -252,9 +255,9 @@ class ColumnVarianceKernel(Kernel):
                             output[((outer_index * splits + split) * inner + column + l) * vec + v] = (
                                 total_deviation[l, v]
                             )
-                            means[((outer_index * splits + split) * inner + column + l) * vec + v] = total_mean[
-                                l, v
-                            ]
+                            means[((outer_index * splits + split) * inner + column + l) * vec + v] = (
+                                total_mean[l, v]
+                            )
                         else:
                             output[((outer_index * splits + split) * inner + column + l) * vec + v] = T.cast(
                                 _result(total_deviation[l, v], divisor, root), y_dtype
@@ -272,7 +275,9 @@ class ColumnVarianceKernel(Kernel):
 
 
 @T.macro
-def _merge_states(deviations, means, outer_index, length, inner, column, chunk, total, mean, deviation, block):
+def _merge_states(
+    deviations, means, outer_index, length, inner, column, chunk, total, mean, deviation, block
+):
     """Combine the states along the middle axis, one output per thread; all states but the last stand for `chunk`
     elements, `total` in all."""
     for i in T.Parallel(block):
@@ -341,7 +346,17 @@ class VarianceMergeKernel(Kernel):
                 column = T.truncmod(index, T.ceildiv(inner, block)) * block
 
                 _merge_states(
-                    deviations, means, outer_index, length, inner, column, chunk, total, mean, deviation, block
+                    deviations,
+                    means,
+                    outer_index,
+                    length,
+                    inner,
+                    column,
+                    chunk,
+                    total,
+                    mean,
+                    deviation,
+                    block,
                 )
 
                 for i in T.Parallel(block):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-__all__ = ["MAX_ELEMENTS", "flat", "is_dense", "merge_dims", "span", "storage_view", "vector_width"]
+__all__ = ["MAX_ELEMENTS", "is_dense", "merge_dims", "span", "storage_view", "vector_width"]
 
 # Tile programs index with 32 bits; larger tensors are run in pieces of at most this many elements.
 MAX_ELEMENTS = 1 << 30
@@ -83,11 +83,6 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     11
     """
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-
-
-def flat(tensor: torch.Tensor, elements: int) -> torch.Tensor:
-    """Return `elements` elements of memory from the tensor's first one on, as a 1-D view."""
-    return tensor.as_strided((elements,), (1,))
 
 
 def storage_view(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,10 +28,13 @@ class Rows:
     def pitch(self) -> int:
         return self.length if self.step is None else self.step
 
-    def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the rows' memory as a flat view, of a copy if need be."""
-        source = tensor.contiguous() if self.step is None else tensor
-        return source.as_strided(((self.count - 1) * self.pitch + self.length,), (1,))
+    def source(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor whose memory has the rows: itself, or a copy."""
+        return tensor.contiguous() if self.step is None else tensor
+
+    def span(self, start: int, count: int) -> tuple[int, int]:
+        """Return (offset, length) of the memory under `count` rows from row `start` on."""
+        return start * self.pitch, (count - 1) * self.pitch + self.length
 
 
 def row_layout(tensor: torch.Tensor, inner_dims: int) -> Rows:
@@ -57,12 +60,12 @@ def row_layout(tensor: torch.Tensor, inner_dims: int) -> Rows:
     return Rows(count, length, outer_strides[0])
 
 
-def row_pieces(rows: int, *pitches: int) -> Iterator[tuple[int, int]]:
+def row_pieces(rows: int, *pitches: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
     """Yield (first row, number of rows) such that no piece reaches over more than `MAX_ELEMENTS` elements.
 
     >>> list(row_pieces(10, 4)), list(row_pieces(3, 1 << 29))
     ([(0, 10)], [(0, 2), (2, 1)])
     """
-    most = max(1, MAX_ELEMENTS // max(*pitches, 1))
+    most = max(1, MAX_ELEMENTS // max(*pitches, 1) // multiple) * multiple
     for start in range(0, rows, most):
         yield start, min(most, rows - start)

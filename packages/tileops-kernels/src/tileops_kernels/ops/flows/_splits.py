@@ -52,4 +52,8 @@ def size_hint(stage: Stage, vec: int) -> dict[str, int]:
 
 def stage_width(source: torch.Tensor, stage: Stage, target: torch.Tensor) -> int:
     """Columns are written as they are read, rows write one element each."""
-    return vector_width([source], stage.length) if stage.inner == 1 else vector_width([source, target], stage.inner)
+    return (
+        vector_width([source], stage.length)
+        if stage.inner == 1
+        else vector_width([source, target], stage.inner)
+    )

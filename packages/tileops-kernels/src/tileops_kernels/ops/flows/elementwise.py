@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,8 @@ import torch
 from tileops_kernels.dtypes import dtype_name, torch_dtype
 from tileops_kernels.kernels.elementwise import ElementwiseKernel, scalar_dtype
 from tileops_kernels.kernels.elementwise_strided import MAX_DIMS, StridedElementwiseKernel
-from tileops_kernels.ops.flows._layout import (
-    MAX_ELEMENTS,
-    flat,
-    is_dense,
-    merge_dims,
-    span,
-    storage_view,
-    vector_width,
-)
+from tileops_kernels.ops.flows._launch import Launch, Part, bind
+from tileops_kernels.ops.flows._layout import MAX_ELEMENTS, is_dense, merge_dims, span, vector_width
 from tileops_kernels.ops.flows.base import Flow, Run
 
 if TYPE_CHECKING:
@@ -30,17 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["OPS", "Elementwise"]
 
 Params = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """One launch over part of the output: the operands' offsets and the program's size and stride arguments."""
-
-    offsets: tuple[int, ...]
-    spans: tuple[int, ...]
-    output_offset: int
-    elements: int
-    geometry: tuple[int, ...]
 
 
 class Elementwise(Flow):
@@ -75,17 +56,27 @@ class Elementwise(Flow):
         inplace = bool(params.get("inplace", False))
 
         if prod(shape) == 0:
-            return (lambda x: x) if inplace else (lambda *t: torch.empty(shape, dtype=dtype, device=t[0].device))
-        flat_out = torch.empty(0, dtype=dtype, device=tensors[0].device)
+            return (
+                (lambda x: x) if inplace else (lambda *t: torch.empty(shape, dtype=dtype, device=t[0].device))
+            )
         if inplace and is_dense(tensors[0]):
-            return self._flat(static, scalars, tensors, prod(shape), lambda x: x, flat_out)
+            launch = _flat(static, scalars, tensors, prod(shape), dtype)
 
-        def allocate(*t: torch.Tensor) -> torch.Tensor:
-            return torch.empty(shape, dtype=dtype, device=t[0].device)
+            def run_inplace(x: torch.Tensor) -> torch.Tensor:
+                launch(x, x)
+                return x
 
-        if all(t.shape == shape and t.is_contiguous() for t in tensors):
-            return self._flat(static, scalars, tensors, prod(shape), allocate, flat_out)
-        run = self._strided(static, scalars, tensors, shape, allocate, flat_out)
+            return run_inplace
+
+        flat = all(t.shape == shape and t.is_contiguous() for t in tensors)
+        build = _flat if flat else _strided
+        launch = build(static, scalars, tensors, prod(shape) if flat else shape, dtype)
+
+        def run(*operands: torch.Tensor) -> torch.Tensor:
+            result = torch.empty(shape, dtype=dtype, device=operands[0].device)
+            launch(*operands, result)
+            return result
+
         # An in-place result over memory with gaps or overlaps is computed first and copied second.
         return (lambda x: x.copy_(run(x))) if inplace else run
 
@@ -94,78 +85,46 @@ class Elementwise(Flow):
         p, q, *_ = (*self._scalars(params), 0, 0)
         return kind(p), kind(q)
 
-    @staticmethod
-    def _flat(
-        static: Mapping[str, Any],
-        scalars: tuple[float, float],
-        tensors: Sequence[torch.Tensor],
-        numel: int,
-        allocate: Callable[..., torch.Tensor],
-        like_output: torch.Tensor,
-    ) -> Run:
-        device = tensors[0].device
-        vec = vector_width([*tensors, like_output])
-        config = ElementwiseKernel.config_for(device, numel=numel, **static)
-        launch = ElementwiseKernel.compiled(device, config, vec=vec, **static).launcher
 
-        def run(*operands: torch.Tensor) -> torch.Tensor:
-            output = allocate(*operands)
-            launch(*[storage_view(flat(t, numel)) for t in (*operands, output)], *scalars)
-            return output
-
-        def run_in_pieces(*operands: torch.Tensor) -> torch.Tensor:
-            output = allocate(*operands)
-            views = [storage_view(flat(t, numel)) for t in (*operands, output)]
-            for start in range(0, numel, MAX_ELEMENTS):
-                launch(*[view[start : start + MAX_ELEMENTS] for view in views], *scalars)
-            return output
-
-        return run if numel <= MAX_ELEMENTS else run_in_pieces
-
-    @staticmethod
-    def _strided(
-        static: Mapping[str, Any],
-        scalars: tuple[float, float],
-        tensors: Sequence[torch.Tensor],
-        shape: tuple[int, ...],
-        allocate: Callable[..., torch.Tensor],
-        like_output: torch.Tensor,
-    ) -> Run:
-        strides = [_broadcast_strides(t, shape) for t in tensors]
-        sizes, merged = merge_dims(shape, strides)
-        if len(sizes) > MAX_DIMS:
-            # More independent dims than the kernel walks: one declared copy of every operand that is not contiguous.
-            run = Elementwise._flat(static, scalars, [like_output], prod(shape), allocate, like_output)
-            return lambda *operands: run(*[t.expand(shape).contiguous() for t in operands])
-
-        device = tensors[0].device
-        plan = _plan(tensors, like_output, sizes, merged)
-        config = StridedElementwiseKernel.config_for(device, numel=prod(sizes), **static)
-        launch = StridedElementwiseKernel.compiled(
-            device, config, vec=plan.vec, kinds=plan.kinds, dims=len(sizes), **static
-        ).launcher
-
-        def run(*operands: torch.Tensor) -> torch.Tensor:
-            output = allocate(*operands)
-            for piece in plan.pieces:
-                views = [
-                    storage_view(t.as_strided((length,), (1,), t.storage_offset() + offset))
-                    for t, length, offset in zip(operands, piece.spans, piece.offsets, strict=True)
-                ]
-                views.append(
-                    storage_view(output.as_strided((piece.elements,), (1,), piece.output_offset))
-                )
-                launch(*views, *scalars, *piece.geometry)
-            return output
-
-        return run
+def _flat(
+    static: Mapping[str, Any],
+    scalars: tuple[float, float],
+    tensors: Sequence[torch.Tensor],
+    numel: int,
+    dtype: torch.dtype,
+) -> Launch:
+    """Return a launch over contiguous tensors of one shape."""
+    device = tensors[0].device
+    vec = vector_width([*tensors, torch.empty(0, dtype=dtype, device=device)])
+    program = ElementwiseKernel.compiled(device, vec=vec, **static)
+    parts = [
+        Part(((start, min(MAX_ELEMENTS, numel - start)),) * (len(tensors) + 1), scalars)
+        for start in range(0, numel, MAX_ELEMENTS)
+    ]
+    return bind(program, [*tensors, dtype], device, parts)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    vec: int
-    kinds: tuple[str, ...]
-    pieces: tuple[_Piece, ...]
+def _strided(
+    static: Mapping[str, Any],
+    scalars: tuple[float, float],
+    tensors: Sequence[torch.Tensor],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Launch:
+    """Return a launch over tensors that broadcast to `shape`, read through their strides."""
+    device = tensors[0].device
+    sizes, strides = merge_dims(shape, [_broadcast_strides(t, shape) for t in tensors])
+    if len(sizes) > MAX_DIMS:
+        # More independent dims than the kernel walks: one declared copy of every operand.
+        full = [torch.empty(shape, dtype=t.dtype, device=device) for t in tensors]
+        launch = _flat(static, scalars, full, prod(shape), dtype)
+        return lambda *t: launch(*[operand.expand(shape).contiguous() for operand in t[:-1]], t[-1])
+
+    kinds = tuple("vector" if s[-1] == 1 else "scalar" if s[-1] == 0 else "strided" for s in strides)
+    vec = _strided_width(tensors, torch.empty(0, dtype=dtype, device=device), kinds, sizes, strides)
+    program = StridedElementwiseKernel.compiled(device, vec=vec, kinds=kinds, dims=len(sizes), **static)
+    parts = list(_parts(sizes, strides, kinds, vec, scalars))
+    return bind(program, [*tensors, dtype], device, parts)
 
 
 def _broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
@@ -175,36 +134,50 @@ def _broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
     return [0] * leading + [0 if size == 1 and full != 1 else stride for size, stride, full in own]
 
 
-def _plan(
-    tensors: Sequence[torch.Tensor], like_output: torch.Tensor, sizes: list[int], strides: list[list[int]]
-) -> _Plan:
-    kinds = tuple("vector" if s[-1] == 1 else "scalar" if s[-1] == 0 else "strided" for s in strides)
+def _strided_width(
+    tensors: Sequence[torch.Tensor],
+    like_output: torch.Tensor,
+    kinds: Sequence[str],
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+) -> int:
+    if "strided" in kinds:
+        return 1
     wide = [(t, s) for t, s, kind in zip(tensors, strides, kinds, strict=True) if kind == "vector"]
-    vec = 1
-    if "strided" not in kinds:
-        steps = [stride for _, s in wide for stride in s[:-1]]
-        vec = vector_width([*(t for t, _ in wide), like_output], sizes[-1], *steps)
-    pieces = []
-    for offsets, output_offset, piece in _pieces(sizes, strides):
-        padding = [1] * (MAX_DIMS - len(piece))
-        geometry = [*padding, *piece[:-1], piece[-1] // vec][1:]
+    steps = [stride for _, s in wide for stride in s[:-1]]
+    return vector_width([*(t for t, _ in wide), like_output], sizes[-1], *steps)
+
+
+def _parts(
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    kinds: Sequence[str],
+    vec: int,
+    scalars: tuple[float, float],
+) -> Iterator[Part]:
+    """Yield the launches: one, or boxes of the output that 32-bit indexing can reach in every operand."""
+    for start, box in _boxes(sizes, strides):
+        padding = [1] * (MAX_DIMS - len(box))
+        geometry = [*padding, *box[:-1], box[-1] // vec][1:]
         for kind, s in zip(kinds, strides, strict=True):
             unit = vec if kind == "vector" else 1
             geometry += [*(0 for _ in padding), *(stride // unit for stride in s[:-1]), s[-1]]
-        spans = tuple(span(piece, s) for s in strides)
-        pieces.append(_Piece(offsets, spans, output_offset, prod(piece), tuple(geometry)))
-    return _Plan(vec, kinds, tuple(pieces))
+        spans = [(sum(at * step for at, step in zip(start, s, strict=True)), span(box, s)) for s in strides]
+        output_offset = 0
+        for at, size in zip(start, sizes, strict=True):
+            output_offset = output_offset * size + at
+        yield Part((*spans, (output_offset, prod(box))), (*scalars, *geometry))
 
 
-def _pieces(
-    sizes: list[int], strides: list[list[int]]
-) -> Iterator[tuple[tuple[int, ...], int, list[int]]]:
-    """Cut the output into boxes whose every operand reaches over at most `MAX_ELEMENTS` elements.
+def _boxes(
+    sizes: Sequence[int], strides: Sequence[Sequence[int]]
+) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Yield (start, size) of boxes whose every operand reaches over at most `MAX_ELEMENTS` elements.
 
     Dims are cut from the first on, so that each box of the (contiguous) output is contiguous itself.
     """
 
-    def reach(box: list[int]) -> int:
+    def reach(box: Sequence[int]) -> int:
         return max(prod(box), *(span(box, s) for s in strides))
 
     box = list(sizes)
@@ -215,12 +188,7 @@ def _pieces(
             break
     steps = [range(0, size, step) for size, step in zip(sizes, box, strict=True)]
     for start in product(*steps):
-        piece = [min(step, size - at) for at, step, size in zip(start, box, sizes, strict=True)]
-        offsets = tuple(sum(at * stride for at, stride in zip(start, s, strict=True)) for s in strides)
-        output_offset = 0
-        for at, size in zip(start, sizes, strict=True):
-            output_offset = output_offset * size + at
-        yield offsets, output_offset, piece
+        yield start, [min(step, size - at) for at, step, size in zip(start, box, sizes, strict=True)]
 
 
 def _bounds(params: Params) -> tuple[float, float]:

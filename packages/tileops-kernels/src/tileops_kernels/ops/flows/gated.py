@@ -9,6 +9,7 @@ import torch
 
 from tileops_kernels.dtypes import dtype_name
 from tileops_kernels.kernels.gated import GatedKernel
+from tileops_kernels.ops.flows._launch import Part, bind
 from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows._rows import row_layout, row_pieces
 from tileops_kernels.ops.flows.base import Flow, Run
@@ -36,18 +37,19 @@ class Gated(Flow):
         rows, columns = row_layout(x, 1), x.shape[-1] // 2
         fresh = torch.empty(0, dtype=dtype, device=device)
         vec = vector_width([fresh if rows.step is None else x, fresh], columns, rows.pitch)
-        launch = GatedKernel.compiled(
-            device, activation=self._activation, dtype=dtype_name(dtype), vec=vec
-        ).launcher
-        pieces = list(row_pieces(rows.count, rows.pitch))
+        program = GatedKernel.compiled(device, activation=self._activation, dtype=dtype_name(dtype), vec=vec)
+        parts = [
+            Part(
+                (rows.span(start, count), (start * columns, count * columns)),
+                (count, rows.pitch // vec, columns // vec),
+            )
+            for start, count in row_pieces(rows.count, rows.pitch)
+        ]
+        launch = bind(program, [dtype if rows.step is None else x, dtype], device, parts)
 
         def run(x: torch.Tensor) -> torch.Tensor:
             result = torch.empty(shape, dtype=dtype, device=device)
-            source, target = rows.view(x), result.view(-1)
-            for start, count in pieces:
-                part = source[start * rows.pitch : (start + count - 1) * rows.pitch + rows.length]
-                out_part = target[start * columns : (start + count) * columns]
-                launch(part, out_part, count, rows.pitch // vec, columns // vec)
+            launch(rows.source(x), result)
             return result
 
         return run

@@ -13,6 +13,7 @@ from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.group_norm import GroupNormKernel
 from tileops_kernels.kernels.layer_norm import LayerNormKernel
 from tileops_kernels.kernels.rms_norm import RMSNormKernel
+from tileops_kernels.ops.flows._launch import Part, bind
 from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows._rows import row_layout, row_pieces
 from tileops_kernels.ops.flows.base import Flow, Run
@@ -50,30 +51,47 @@ class RowNorm(Flow):
         fresh = torch.empty(0, dtype=dtype, device=device)
         affine = [t for t in tensors[row_operands:] if t.is_contiguous()]
         vec = vector_width([*in_place, *affine, fresh], hidden, *(rows.pitch for rows in layouts))
-        launch = self._kernel.compiled(
-            device, vectors=hidden // vec, vec=vec, dtype=dtype_name(x.dtype), residual=residual
-        ).launcher
+        program = self._kernel.compiled(
+            device, vectors=hidden // vec, vec=vec, dtype=dtype_name(dtype), residual=residual
+        )
         steps = [rows.pitch // vec for rows in layouts]
-        pieces = list(row_pieces(num_rows, hidden, *(rows.pitch for rows in layouts)))
+        row = ((0, hidden),) * (len(tensors) - row_operands)
+        parts = [
+            Part(
+                (*(rows.span(start, count) for rows in layouts), *row)
+                + ((start * hidden, count * hidden),) * row_operands,
+                (count, *steps, eps),
+            )
+            for start, count in row_pieces(num_rows, hidden, *(rows.pitch for rows in layouts))
+        ]
+        examples = [
+            t if usable else dtype
+            for t, usable in zip(
+                tensors,
+                [rows.step is not None for rows in layouts]
+                + [t.is_contiguous() for t in tensors[row_operands:]],
+                strict=True,
+            )
+        ]
+        launch = bind(program, [*examples, *[dtype] * row_operands], device, parts)
 
-        def run(*operands: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        if not residual:
+            (rows,) = layouts
+
+            def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+                output = torch.empty(shape, dtype=dtype, device=device)
+                launch(rows.source(x), *[w.contiguous() for w in weights], output)
+                return output
+
+            return run
+
+        def run_with_residual(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
             outputs = [torch.empty(shape, dtype=dtype, device=device) for _ in range(row_operands)]
-            views = [rows.view(t) for rows, t in zip(layouts, operands, strict=False)]
-            weights = [t.contiguous().view(-1) for t in operands[row_operands:]]
-            out_views = [t.view(-1) for t in outputs]
-            if len(pieces) == 1:
-                launch(*views, *weights, *out_views, num_rows, *steps, eps)
-            else:
-                for start, count in pieces:
-                    part = [
-                        v[start * rows.pitch : (start + count - 1) * rows.pitch + hidden]
-                        for v, rows in zip(views, layouts, strict=True)
-                    ]
-                    out_part = [v[start * hidden : (start + count) * hidden] for v in out_views]
-                    launch(*part, *weights, *out_part, count, *steps, eps)
-            return outputs[0] if row_operands == 1 else tuple(outputs)
+            sources = [rows.source(t) for rows, t in zip(layouts, operands, strict=False)]
+            launch(*sources, *[w.contiguous() for w in operands[row_operands:]], *outputs)
+            return tuple(outputs)
 
-        return run
+        return run_with_residual
 
 
 class GroupNorm(Flow):
@@ -93,7 +111,7 @@ class GroupNorm(Flow):
         fresh = torch.empty(0, dtype=dtype, device=device)
         # A vector lies within one channel, so that its weight is one element.
         vec = vector_width([x, fresh] if x.is_contiguous() else [fresh], spatial)
-        launch = GroupNormKernel.compiled(
+        program = GroupNormKernel.compiled(
             device,
             vectors=row // vec,
             vec=vec,
@@ -101,20 +119,21 @@ class GroupNorm(Flow):
             groups=groups,
             channels=channels,
             affine=weight is not None,
-        ).launcher
-        pieces = [
-            (start * row, count * row, count)
-            for start, count in row_pieces(shape[0] * groups, row)
+        )
+        weights = [] if weight is None else [dtype, dtype]
+        parts = [
+            Part(
+                ((start * row, count * row), *[(0, shape[1])] * len(weights), (start * row, count * row)),
+                (count, eps),
+            )
+            # Whole samples, so that a part starts at group 0.
+            for start, count in row_pieces(shape[0] * groups, row, multiple=groups)
         ]
+        launch = bind(program, [x if x.is_contiguous() else dtype, *weights, dtype], device, parts)
 
-        def run(*operands: torch.Tensor | None) -> torch.Tensor:
-            source = operands[0].contiguous().view(-1)
+        def run(x: torch.Tensor, *weights: torch.Tensor | None) -> torch.Tensor:
             output = torch.empty(shape, dtype=dtype, device=device)
-            target = output.view(-1)
-            weights = [t.contiguous() for t in operands[1:] if t is not None]
-            for start, elements, rows in pieces:
-                end = start + elements
-                launch(source[start:end], *weights, target[start:end], rows, eps)
+            launch(x.contiguous(), *[w.contiguous() for w in weights if w is not None], output)
             return output
 
         return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from tileops_kernels.kernels.reduce import ArgReduceKernel, ColumnReduceKernel, 
 from tileops_kernels.kernels.reduce_table import REDUCTIONS
 from tileops_kernels.kernels.variance import ColumnVarianceKernel, VarianceKernel, VarianceMergeKernel
 from tileops_kernels.ops.flows._axes import Stage, normalised_axes, stages
-from tileops_kernels.ops.flows._layout import storage_view
+from tileops_kernels.ops.flows._launch import Launch, Part, bind
 from tileops_kernels.ops.flows._rows import row_pieces
 from tileops_kernels.ops.flows._splits import geometry_of, size_hint, stage_width
 from tileops_kernels.ops.flows.base import Flow, Run
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tileops_manifest import Binding
 
 __all__ = ["OPS", "Reduction", "Variance"]
-
-_Launch = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 class Reduction(Flow):
@@ -57,10 +55,12 @@ class Reduction(Flow):
         if x.is_complex():
             # An element is zero where both parts are: reduce the pair first, then as bytes.
             pair = Reduction("any")._chain(
-                [Stage(x.numel(), 2, 1)], torch.view_as_real(torch.empty(1, dtype=x.dtype, device=device)),
-                torch.bool, 2.0,
+                [Stage(x.numel(), 2, 1)],
+                torch.view_as_real(torch.empty(0, dtype=x.dtype, device=device)),
+                torch.bool,
+                2.0,
             )
-            rest = self._chain(plan, torch.empty(1, dtype=torch.bool, device=device), dtype, count)
+            rest = self._chain(plan, torch.empty(0, dtype=torch.bool, device=device), dtype, count)
 
             def run_complex(x: torch.Tensor) -> torch.Tensor:
                 truth = torch.empty(source_shape, dtype=torch.bool, device=device)
@@ -80,10 +80,10 @@ class Reduction(Flow):
 
         return run
 
-    def _chain(self, plan: Sequence[Stage], like: torch.Tensor, dtype: torch.dtype, count: float) -> _Launch:
+    def _chain(self, plan: Sequence[Stage], like: torch.Tensor, dtype: torch.dtype, count: float) -> Launch:
         """Return a launch of all stages; `like` has the input's dtype, device and alignment."""
         state = torch_dtype(REDUCTIONS[self._op].state)
-        steps: list[tuple[int, Callable[[torch.Tensor, torch.Tensor], None]]] = []
+        steps: list[tuple[int, Launch]] = []
         source, name = like, dtype_name(like.dtype)
         for index, stage in enumerate(plan):
             last = index == len(plan) - 1
@@ -103,11 +103,13 @@ class Reduction(Flow):
 
     def _stage(
         self, like: torch.Tensor, name: str, stage: Stage, last: bool, dtype: torch.dtype, count: float
-    ) -> list[tuple[int, _Launch]]:
+    ) -> list[tuple[int, Launch]]:
         """Return one launch, or two where the reduction is split, each with the size of what it writes."""
         kernel = self._row_kernel if stage.inner == 1 else ColumnReduceKernel
         out_name = dtype_name(dtype) if last else "state"
-        target = torch.empty(0, dtype=dtype if last else torch_dtype(REDUCTIONS[self._op].state), device=like.device)
+        target = torch.empty(
+            0, dtype=dtype if last else torch_dtype(REDUCTIONS[self._op].state), device=like.device
+        )
         vec = stage_width(like, stage, target)
         config = kernel.config_for(like.device, **size_hint(stage, vec))
         split, geometry = geometry_of(stage, vec, config)
@@ -115,41 +117,35 @@ class Reduction(Flow):
         if split.count == 1:
             program = kernel.compiled(
                 like.device, config, op=self._op, dtype=name, out_dtype=out_name, vec=vec
-            ).launcher
-            return [(outputs, _pieces(program, stage, vec, geometry, count))]
-        partial = kernel.compiled(
-            like.device, config, op=self._op, dtype=name, out_dtype="state", vec=vec
-        ).launcher
+            )
+            return [(outputs, _bound(program, like, target.dtype, stage, geometry, count))]
+        partial = kernel.compiled(like.device, config, op=self._op, dtype=name, out_dtype="state", vec=vec)
         states = torch.empty(0, dtype=torch_dtype(REDUCTIONS[self._op].state), device=like.device)
         rest = Stage(stage.outer, split.count, stage.inner)
         return [
-            (outputs * split.count, _pieces(partial, stage, vec, geometry, count)),
+            (outputs * split.count, _bound(partial, like, states.dtype, stage, geometry, count)),
             *self._stage(states, "state", rest, last, dtype, count),
         ]
 
 
-def _pieces(program: Any, stage: Stage, vec: int, geometry: tuple[int, ...], count: float) -> _Launch:
-    """Return a launch over all of `outer`, in pieces that 32-bit indexing can reach."""
-    pitch = stage.length * stage.inner
-    pieces = list(row_pieces(stage.outer, pitch))
-    splits = geometry[-2]
-    out_pitch = splits * stage.inner
+def _bound(
+    program: Any, like: torch.Tensor, out: torch.dtype, stage: Stage, geometry: tuple[int, ...], count: float
+) -> Launch:
+    """Return a launch over all of `outer`, in parts that 32-bit indexing can reach."""
+    pitch, out_pitch = stage.length * stage.inner, geometry[-2] * stage.inner
+    parts = [
+        Part(
+            ((start * pitch, outer * pitch), (start * out_pitch, outer * out_pitch)),
+            (outer, *geometry[1:], count),
+        )
+        for start, outer in row_pieces(stage.outer, pitch)
+    ]
+    return bind(program, [_example(like), out], like.device, parts)
 
-    def run(x: torch.Tensor, target: torch.Tensor) -> None:
-        source, output = storage_view(x).view(-1), storage_view(target).view(-1)
-        if len(pieces) == 1:
-            program(source, output, *geometry, count)
-            return
-        for start, outer in pieces:
-            program(
-                source[start * pitch : (start + outer) * pitch],
-                output[start * out_pitch : (start + outer) * out_pitch],
-                outer,
-                *geometry[1:],
-                count,
-            )
 
-    return run
+def _example(tensor: torch.Tensor) -> torch.Tensor | torch.dtype:
+    """A tensor that will be there at the call, or the dtype of one the plan makes: a copy, or a state."""
+    return tensor if tensor.numel() and tensor.is_contiguous() else tensor.dtype
 
 
 class Variance(Flow):
@@ -186,7 +182,7 @@ class Variance(Flow):
 
         return run
 
-    def _chain(self, plan: Sequence[Stage], x: torch.Tensor, dtype: torch.dtype, divisor: float) -> _Launch:
+    def _chain(self, plan: Sequence[Stage], x: torch.Tensor, dtype: torch.dtype, divisor: float) -> Launch:
         """Return a launch of the first stage on the data and of merges for its splits and the other stages."""
         first, device, root = plan[0], x.device, self._root
         kernel = VarianceKernel if first.inner == 1 else ColumnVarianceKernel
@@ -208,19 +204,42 @@ class Variance(Flow):
         def out_name(index: int) -> str:
             return dtype_name(dtype) if index == len(merges) else "state"
 
-        start = _variance_pieces(
-            kernel.compiled(
-                device, config, dtype=dtype_name(x.dtype), out_dtype=out_name(0), root=root, vec=vec
-            ).launcher,
-            first,
-            geometry,
-            divisor,
+        program = kernel.compiled(
+            device, config, dtype=dtype_name(x.dtype), out_dtype=out_name(0), root=root, vec=vec
         )
-        merge_programs = [
-            VarianceMergeKernel.compiled(device, out_dtype=out_name(index + 1), root=root).launcher
-            for index in range(len(merges))
+        pitch, out_pitch = first.length * first.inner, split.count * first.inner
+        parts = [
+            Part(
+                (
+                    (start * pitch, outer * pitch),
+                    (start * out_pitch, outer * out_pitch),
+                    (start * out_pitch, outer * out_pitch) if merges else (0, 1),
+                ),
+                (outer, *geometry[1:], divisor),
+            )
+            for start, outer in row_pieces(first.outer, pitch)
         ]
-        sizes = [split.count * first.outer * first.inner, *(outer * inner for outer, _, inner, _, _ in merges)]
+        start = bind(program, [_example(x), torch.float32 if merges else dtype, torch.float32], device, parts)
+        merge_programs = []
+        for index, merge in enumerate(merges):
+            outer, length, inner, _, _ = merge
+            last = index == len(merges) - 1
+            spans = ((0, outer * length * inner),) * 2 + (
+                (0, outer * inner),
+                (0, 1 if last else outer * inner),
+            )
+            merge_programs.append(
+                bind(
+                    VarianceMergeKernel.compiled(device, out_dtype=out_name(index + 1), root=root),
+                    [torch.float32, torch.float32, dtype if last else torch.float32, torch.float32],
+                    device,
+                    [Part(spans, (*merge, divisor))],
+                )
+            )
+        sizes = [
+            split.count * first.outer * first.inner,
+            *(outer * inner for outer, _, inner, _, _ in merges),
+        ]
 
         def state(size: int) -> torch.Tensor:
             return torch.empty(size, dtype=torch.float32, device=device)
@@ -231,34 +250,14 @@ class Variance(Flow):
                 return
             deviations, means = state(sizes[0]), state(sizes[0])
             start(x, deviations, means)
-            for index, (program, merge) in enumerate(zip(merge_programs, merges, strict=True)):
+            for index, merge in enumerate(merge_programs):
                 last = index == len(merges) - 1
-                target = result.view(-1) if last else state(sizes[index + 1])
+                target = result if last else state(sizes[index + 1])
                 target_means = state(1 if last else sizes[index + 1])
-                program(deviations, means, target, target_means, *merge, divisor)
+                merge(deviations, means, target, target_means)
                 deviations, means = target, target_means
 
         return run
-
-
-def _variance_pieces(program: Any, stage: Stage, geometry: tuple[int, ...], divisor: float) -> Any:
-    """Return a launch of the first stage over all of `outer`, in pieces that 32-bit indexing can reach."""
-    pitch = stage.length * stage.inner
-    pieces = list(row_pieces(stage.outer, pitch))
-    out_pitch = geometry[-2] * stage.inner
-
-    def run(x: torch.Tensor, target: torch.Tensor, means: torch.Tensor) -> None:
-        source, output = x.view(-1), target.view(-1)
-        if len(pieces) == 1:
-            program(source, output, means, *geometry, divisor)
-            return
-        for start, outer in pieces:
-            at = slice(start * out_pitch, (start + outer) * out_pitch)
-            part = source[start * pitch : (start + outer) * pitch]
-            part_means = means[at] if means.numel() > 1 else means
-            program(part, output[at], part_means, outer, *geometry[1:], divisor)
-
-    return run
 
 
 OPS: dict[str, Flow] = {

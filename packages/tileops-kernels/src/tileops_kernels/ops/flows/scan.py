@@ -10,6 +10,7 @@ import torch
 from tileops_kernels.dtypes import dtype_name
 from tileops_kernels.kernels.scan import ColumnScanKernel, ScanKernel
 from tileops_kernels.ops.flows._axes import Stage, normalised_axes, stages
+from tileops_kernels.ops.flows._launch import Part, bind
 from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows._rows import Rows, row_layout, row_pieces
 from tileops_kernels.ops.flows.base import Flow, Run
@@ -42,16 +43,19 @@ class Cumsum(Flow):
         fresh = torch.empty(0, dtype=dtype, device=device)
         vec = vector_width([fresh if rows.step is None else x, fresh], rows.length, rows.pitch)
         config = ScanKernel.config_for(device, vectors=rows.length // vec)
-        launch = ScanKernel.compiled(device, config, dtype=dtype_name(dtype), vec=vec).launcher
-        pieces = list(row_pieces(rows.count, rows.pitch, rows.length))
+        program = ScanKernel.compiled(device, config, dtype=dtype_name(dtype), vec=vec)
+        parts = [
+            Part(
+                (rows.span(start, count), (start * rows.length, count * rows.length)),
+                (count, rows.pitch // vec, rows.length // vec),
+            )
+            for start, count in row_pieces(rows.count, rows.pitch, rows.length)
+        ]
+        launch = bind(program, [dtype if rows.step is None else x, dtype], device, parts)
 
         def run(x: torch.Tensor) -> torch.Tensor:
             output = torch.empty(shape, dtype=dtype, device=device)
-            source, target = rows.view(x), output.view(-1)
-            for start, count in pieces:
-                part = source[start * rows.pitch : (start + count - 1) * rows.pitch + rows.length]
-                out_part = target[start * rows.length : (start + count) * rows.length]
-                launch(part, out_part, count, rows.pitch // vec, rows.length // vec)
+            launch(rows.source(x), output)
             return output
 
         return run
@@ -61,16 +65,17 @@ class Cumsum(Flow):
         shape, dtype, device = x.shape, x.dtype, x.device
         fresh = torch.empty(0, dtype=dtype, device=device)
         vec = vector_width([x if x.is_contiguous() else fresh, fresh], stage.inner)
-        launch = ColumnScanKernel.compiled(device, dtype=dtype_name(dtype), vec=vec).launcher
+        program = ColumnScanKernel.compiled(device, dtype=dtype_name(dtype), vec=vec)
         pitch = stage.length * stage.inner
-        pieces = list(row_pieces(stage.outer, pitch))
+        parts = [
+            Part(((start * pitch, outer * pitch),) * 2, (outer, stage.length, stage.inner // vec))
+            for start, outer in row_pieces(stage.outer, pitch)
+        ]
+        launch = bind(program, [x if x.is_contiguous() else dtype, dtype], device, parts)
 
         def run(x: torch.Tensor) -> torch.Tensor:
             output = torch.empty(shape, dtype=dtype, device=device)
-            source, target = x.contiguous().view(-1), output.view(-1)
-            for start, outer in pieces:
-                at = slice(start * pitch, (start + outer) * pitch)
-                launch(source[at], target[at], outer, stage.length, stage.inner // vec)
+            launch(x.contiguous(), output)
             return output
 
         return run

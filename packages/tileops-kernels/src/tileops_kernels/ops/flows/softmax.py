@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +13,7 @@ from tileops_kernels.kernels.logsumexp import LogSumExpKernel
 from tileops_kernels.kernels.softmax import SoftmaxApplyKernel, SoftmaxKernel
 from tileops_kernels.kernels.softmax_columns import ColumnSoftmaxKernel
 from tileops_kernels.ops.flows._axes import Stage, normalised_axes, stages
+from tileops_kernels.ops.flows._launch import Launch, Part, bind
 from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows._rows import Rows, row_layout, row_pieces
 from tileops_kernels.ops.flows._splits import geometry_of, size_hint, stage_width
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from tileops_manifest import Binding
 
 __all__ = ["OPS", "LogSumExp", "Softmax"]
-
-_Launch = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 def _implicit_axis(rank: int) -> int:
@@ -66,39 +65,41 @@ class Softmax(Flow):
             return _allocating(self._long_rows(x, rows, vec), shape, dtype)
         program = SoftmaxKernel.compiled(
             device, config, dtype=dtype_name(dtype), vec=vec, steps=steps, log=self._log
-        ).launcher
-        pieces = list(row_pieces(rows.count, rows.pitch, rows.length))
+        )
+        parts = [
+            Part(
+                (rows.span(start, count), (start * rows.length, count * rows.length)),
+                (count, rows.pitch // vec, vectors),
+            )
+            for start, count in row_pieces(rows.count, rows.pitch, rows.length)
+        ]
+        launch = bind(program, [dtype if rows.step is None else x, dtype], device, parts)
+        return _allocating(lambda x, y: launch(rows.source(x), y), shape, dtype)
 
-        def launch_rows(x: torch.Tensor, y: torch.Tensor) -> None:
-            source, output = rows.view(x), y.view(-1)
-            if len(pieces) == 1:
-                program(source, output, rows.count, rows.pitch // vec, vectors)
-                return
-            for start, count in pieces:
-                part = source[start * rows.pitch : (start + count - 1) * rows.pitch + rows.length]
-                out_part = output[start * rows.length : (start + count) * rows.length]
-                program(part, out_part, count, rows.pitch // vec, vectors)
-
-        return _allocating(launch_rows, shape, dtype)
-
-    def _long_rows(self, x: torch.Tensor, rows: Rows, vec: int) -> _Launch:
-        device, dtype = x.device, dtype_name(x.dtype)
+    def _long_rows(self, x: torch.Tensor, rows: Rows, vec: int) -> Launch:
+        device, dtype, name = x.device, x.dtype, dtype_name(x.dtype)
         stage = Stage(rows.count, rows.length, 1)
         config = LogSumExpKernel.config_for(device, vectors=rows.length // vec)
-        split, (_, _, vectors, splits, split_vectors) = geometry_of(stage, vec, config)
-        statistics = LogSumExpKernel.compiled(device, config, dtype=dtype, out_dtype="state", vec=vec).launcher
-        apply = SoftmaxApplyKernel.compiled(device, dtype=dtype, vec=vec, log=self._log).launcher
-        pieces = list(row_pieces(rows.count, rows.pitch, rows.length))
+        _, (_, _, vectors, splits, split_vectors) = geometry_of(stage, vec, config)
+        statistics = LogSumExpKernel.compiled(device, config, dtype=name, out_dtype="state", vec=vec)
+        apply = SoftmaxApplyKernel.compiled(device, dtype=name, vec=vec, log=self._log)
+        statistics_parts, apply_parts = [], []
+        for start, count in row_pieces(rows.count, rows.pitch, rows.length):
+            source, target = rows.span(start, count), (start * rows.length, count * rows.length)
+            state = (start * splits, count * splits)
+            numbers = (count, rows.pitch // vec, vectors, splits, split_vectors)
+            statistics_parts.append(Part((source, state, state), numbers))
+            apply_parts.append(Part((source, target, state, state), numbers))
+        example = dtype if rows.step is None else x
+        gather = bind(statistics, [example, torch.float32, torch.float32], device, statistics_parts)
+        write = bind(apply, [example, dtype, torch.float32, torch.float32], device, apply_parts)
 
         def launch(x: torch.Tensor, y: torch.Tensor) -> None:
-            source, output = rows.view(x), y.view(-1)
-            for start, count in pieces:
-                part = source[start * rows.pitch : (start + count - 1) * rows.pitch + rows.length]
-                out_part = output[start * rows.length : (start + count) * rows.length]
-                state = torch.empty((2, count * splits), dtype=torch.float32, device=device)
-                arguments = (count, rows.pitch // vec, vectors, splits, split_vectors)
-                statistics(part, state[0], state[1], *arguments)
-                apply(part, out_part, state[0], state[1], *arguments)
+            source = rows.source(x)
+            maxima = torch.empty(rows.count * splits, dtype=torch.float32, device=device)
+            totals = torch.empty_like(maxima)
+            gather(source, maxima, totals)
+            write(source, y, maxima, totals)
 
         return launch
 
@@ -117,16 +118,14 @@ class LogSumExp(Flow):
         if x.numel() == 0:
             return lambda x: torch.full(shape, -inf, dtype=dtype, device=device)
 
-        plan = stages(tuple(x.shape), normalised_axes(binding.params["dim"], x.dim()))
-        steps: list[tuple[int, _Launch]] = []
+        axes = normalised_axes(binding.params["dim"], x.dim())
+        plan = _with_splits(stages(tuple(x.shape), axes) or [Stage(x.numel(), 1, 1)], x)
+        launches: list[tuple[int, Launch]] = []
         source = x
-        for stage in _with_splits(plan or [Stage(x.numel(), 1, 1)], x):
-            steps.append((stage.outer * stage.inner, stage))
-        launches = []
-        for index, (elements, stage) in enumerate(steps):
-            kind = dtype if index == len(steps) - 1 else torch.float32
-            build = _rows_logsumexp if stage.inner == 1 else _columns_logsumexp
-            launches.append((elements, build(source, stage, kind)))
+        for index, stage in enumerate(plan):
+            out = dtype if index == len(plan) - 1 else torch.float32
+            build = _rows if stage.inner == 1 else _columns
+            launches.append((stage.outer * stage.inner, build("logsumexp", source, stage, out)))
             source = torch.empty(0, dtype=torch.float32, device=device)
 
         def launch(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -154,56 +153,50 @@ def _with_splits(plan: Sequence[Stage], x: torch.Tensor) -> list[Stage]:
     return [Stage(first.outer * parts, first.length // parts, 1), Stage(first.outer, parts, 1), *plan[1:]]
 
 
-def _rows_logsumexp(like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> _Launch:
-    vec = stage_width(like, stage, like)
-    config = LogSumExpKernel.config_for(like.device, **size_hint(stage, vec))
+def _rows(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> Launch:
+    vec, device = stage_width(like, stage, like), like.device
+    config = LogSumExpKernel.config_for(device, **size_hint(stage, vec))
     vectors = stage.length // vec
     program = LogSumExpKernel.compiled(
-        like.device, config, dtype=dtype_name(like.dtype), out_dtype=dtype_name(dtype), vec=vec
-    ).launcher
-    pieces, device = list(row_pieces(stage.outer, stage.length)), like.device
-
-    def launch(x: torch.Tensor, y: torch.Tensor) -> None:
-        source, output = x.view(-1), y.view(-1)
-        unused = torch.empty(1, dtype=torch.float32, device=device)
-        for start, count in pieces:
-            part = source[start * stage.length : (start + count) * stage.length]
-            program(part, output[start : start + count], unused, count, vectors, vectors, 1, vectors)
-
-    return launch
-
-
-def _columns_logsumexp(like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> _Launch:
-    return _columns("logsumexp", like, stage, dtype)
+        device, config, dtype=dtype_name(like.dtype), out_dtype=dtype_name(dtype), vec=vec
+    )
+    parts = [
+        Part(
+            ((start * stage.length, count * stage.length), (start, count), (0, 1)),
+            (count, vectors, vectors, 1, vectors),
+        )
+        for start, count in row_pieces(stage.outer, stage.length)
+    ]
+    launch = bind(program, [_example(like), dtype, torch.float32], device, parts)
+    return lambda x, y: launch(x, y, torch.empty(1, dtype=torch.float32, device=device))
 
 
-def _columns(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> _Launch:
-    fresh = torch.empty(0, dtype=dtype, device=like.device)
+def _columns(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> Launch:
+    device = like.device
+    fresh = torch.empty(0, dtype=dtype, device=device)
     vec = stage_width(like if like.is_contiguous() else fresh, stage, fresh)
-    config = ColumnSoftmaxKernel.config_for(like.device, **size_hint(stage, vec))
-    program: Any = ColumnSoftmaxKernel.compiled(
-        like.device, config, result=result, dtype=dtype_name(like.dtype), out_dtype=dtype_name(dtype), vec=vec
-    ).launcher
+    config = ColumnSoftmaxKernel.config_for(device, **size_hint(stage, vec))
+    program = ColumnSoftmaxKernel.compiled(
+        device, config, result=result, dtype=dtype_name(like.dtype), out_dtype=dtype_name(dtype), vec=vec
+    )
     pitch = stage.length * stage.inner
     out_pitch = stage.inner if result == "logsumexp" else pitch
-    pieces = list(row_pieces(stage.outer, pitch))
-
-    def launch(x: torch.Tensor, y: torch.Tensor) -> None:
-        source, output = x.view(-1), y.view(-1)
-        for start, outer in pieces:
-            end = start + outer
-            program(
-                source[start * pitch : end * pitch],
-                output[start * out_pitch : end * out_pitch],
-                outer,
-                stage.length,
-                stage.inner // vec,
-            )
-
-    return launch
+    parts = [
+        Part(
+            ((start * pitch, outer * pitch), (start * out_pitch, outer * out_pitch)),
+            (outer, stage.length, stage.inner // vec),
+        )
+        for start, outer in row_pieces(stage.outer, pitch)
+    ]
+    return bind(program, [_example(like), dtype], device, parts)
 
 
-def _allocating(launch: _Launch, shape: Sequence[int], dtype: torch.dtype) -> Run:
+def _example(tensor: torch.Tensor) -> torch.Tensor | torch.dtype:
+    """A tensor that will be there at the call, or the dtype of one the plan makes: a copy, or a result of its own."""
+    return tensor if tensor.numel() and tensor.is_contiguous() else tensor.dtype
+
+
+def _allocating(launch: Launch, shape: Sequence[int], dtype: torch.dtype) -> Run:
     def run(x: torch.Tensor) -> torch.Tensor:
         output = torch.empty(shape, dtype=dtype, device=x.device)
         launch(x, output)
