@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = {"cpu": ROOT / "evidence/verify-cpu.json", "cuda": ROOT / "docs/results/verify-h200.json"}
+RECORDS = ("evidence/*.json", "docs/results/verify-*.json")
+TARGETS = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,13 @@ def find_gaps(
     return gaps
 
 
-def read_records() -> dict[str, dict[str, Any]]:
-    """The kept records, by target and op; a target without a file has none."""
-    found: dict[str, dict[str, Any]] = {}
-    for target, path in RECORDS.items():
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"ops": []}
-        found[target] = {op["op"]: op for op in content["ops"]}
+def read_records(root: Path = ROOT) -> dict[str, dict[str, Any]]:
+    """The kept records, by target and op. Where several files speak of an op, the latest does."""
+    files = [path for pattern in RECORDS for path in root.glob(pattern)]
+    kept = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    found: dict[str, dict[str, Any]] = {target: {} for target in TARGETS}
+    for record in sorted(kept, key=lambda record: record["created"]):
+        found[record["target"]] |= {op["op"]: op for op in record["ops"]}
     return found
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from evidence import Gap, find_gaps
+from evidence import Gap, find_gaps, read_records
 
 DIGESTS = {"XFwdOp": {"manifest": "a", "implementation": "b"}}
 PASSED = {
@@ -42,3 +45,22 @@ def test_passing_record_for_a_spec_only_op_is_reported() -> None:
 
 def test_spec_only_without_a_record_has_no_gap() -> None:
     assert gaps("spec-only", None) == []
+
+
+def test_latest_record_of_an_op_speaks_for_it(tmp_path: Path) -> None:
+    def keep(name: str, created: str, target: str, **status: str) -> None:
+        ops = [{"op": op, "status": value} for op, value in status.items()]
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"created": created, "target": target, "ops": ops}))
+
+    keep("evidence/all.json", "2026-01-02T00:00:00Z", "cpu", XFwdOp="failed", YFwdOp="passed")
+    keep("evidence/x.json", "2026-01-03T00:00:00Z", "cpu", XFwdOp="passed")
+    keep("evidence/y.json", "2026-01-01T00:00:00Z", "cpu", YFwdOp="failed")
+    keep("docs/results/verify-h200.json", "2026-01-01T00:00:00Z", "cuda", XFwdOp="refused")
+    records = read_records(tmp_path)
+    assert {op: found["status"] for op, found in records["cpu"].items()} == {
+        "XFwdOp": "passed",
+        "YFwdOp": "passed",
+    }
+    assert records["cuda"]["XFwdOp"]["status"] == "refused"
