@@ -10,6 +10,7 @@ Source: arXiv:2205.14135, arXiv:2311.01282.
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 import tilelang.language as T
 
@@ -119,27 +120,34 @@ def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped
 
 
 class DecodeKernel(Kernel):
-    """`o[b, h] = softmax(q[b, h] k[b, :, h']^T) v[b, :, h']` with `h' = h // group`; batch and tokens symbolic.
+    """`o[b, h] = softmax(q[b, h] k[b, :, h']^T) v[b, :, h']` with `h' = h // group`.
 
-    Writes one normalised float32 result and its base-2 log-sum-exp per split; `DecodeMergeKernel` merges them.
+    Batch and tokens are symbolic.
+
+    Writes one normalised float32 result and its base-2 log-sum-exp per split; `DecodeMergeKernel` merges
+    them.
     """
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
     MAX_HEAD_DIM = MAX_HEAD_DIM
     # Without this flag every exp2 carries a rescue path for results below 2^-126.
-    PASS_CONFIGS = {"tl.device_compile_flags": ["-ftz=true"]}
+    PASS_CONFIGS: ClassVar = {"tl.device_compile_flags": ["-ftz=true"]}
     Config = DecodeConfig
     CONFIGS = ConfigTable(
         size=row_bytes,
         devices={
             "cpu": ((None, DecodeConfig(64, 128, 0)),),
             # One stage: two do not lower for a loop of unknown length without the bulk copy engine.
-            "sm_80": ((256, DecodeConfig(64, 128, 1)), (None, DecodeConfig(32, 128, 1))),
+            "sm_80": (
+                (256, DecodeConfig(64, 128, 1)),
+                (512, DecodeConfig(32, 128, 1)),
+                (None, DecodeConfig(32, 256, 1)),
+            ),
             "sm_90a": (
                 (256, DecodeConfig(128, 128, 2)),
                 (512, DecodeConfig(64, 128, 2)),
-                (None, DecodeConfig(32, 128, 2)),
+                (None, DecodeConfig(32, 256, 2)),
             ),
         },
     )
@@ -238,7 +246,7 @@ class DecodeKernel(Kernel):
 
 
 class DecodeMergeKernel(Kernel):
-    """Merge the parts of a split cache: `o = sum over s of part[s] * 2^(lse[s] - max) / sum of the weights`."""
+    """Merge the parts of a split cache: their mean, weighted by `2^(lse - max)`, in order."""
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
 
@@ -274,7 +282,7 @@ class DecodeMergeKernel(Kernel):
                 for s in T.serial(splits):
                     top = T.max(top, lse[bz, s, head])
                 for s in T.serial(splits):
-                    # A split without tokens has lse -inf and weight 0, and so has every split if all scores are -inf.
+                    # A split without tokens has lse -inf: weight 0.
                     weight = T.if_then_else(
                         lse[bz, s, head] == -T.infinity(_ACC), 0.0, T.exp2(lse[bz, s, head] - top)
                     )

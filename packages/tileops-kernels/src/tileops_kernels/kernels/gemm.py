@@ -2,15 +2,16 @@
 
 One tile program serves the single product and the batched one (`bmm.py`). Two of its schedule choices matter:
 
-* `split_k > 1`: a product with few output tiles (a skinny `a`) leaves most of the GPU idle, so the sum over k is cut
-  into `split_k` parts by other blocks. Each part goes to its own slice of a float32 workspace and a second kernel adds
-  the slices in a fixed order: the same bits every run, unlike atomics.
-* `swap_ab`: computes the transposed tile, so that the long n axis lies where the tensor core wants at least 64 rows
-  and the short m axis where 8 are enough.
+* `split_k > 1`: a product with few output tiles (a skinny `a`) leaves most of the GPU idle, so the sum over k
+  is cut into `split_k` parts by other blocks. Each part goes to its own slice of a float32 workspace and a
+  second kernel adds the slices in a fixed order: the same bits every run, unlike atomics.
+* `swap_ab`: computes the transposed tile, so that the long n axis lies where the tensor core wants at least
+  64 rows and the short m axis where 8 are enough.
 """
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 import tilelang.language as T
 
@@ -30,7 +31,8 @@ class MatmulConfig:
         block_m, block_n, block_k: tile of the output, and depth of one pipeline stage.
         threads: threads that compute (a producer warp group may come on top).
         num_stages: depth of the copy pipeline.
-        swizzle: width in tiles of the panels in which blocks walk the output, for L2 reuse; 0 walks row by row.
+        swizzle: width in tiles of the panels in which blocks walk the output, for L2 reuse; 0 walks row by
+            row.
         split_k: number of blocks that share the sum over k.
         swap_ab: compute the transposed tile.
         staged: write the tile through shared memory, so that global stores are wide.
@@ -70,11 +72,13 @@ def matmul_program(*, n, k, dtype, trans_a, trans_b, batched, config):
     Args:
         n, k: static sizes.
         dtype: of a, b and d.
-        trans_a: a is stored `[k, m]`. On CUDA its rows must then be a multiple of 16 bytes long, which the copy engine
+        trans_a: a is stored `[k, m]`. On CUDA its rows must then be a multiple of 16 bytes long, which the
+            copy engine
             needs and a symbolic m does not say.
         trans_b: b is stored `[n, k]`.
         batched: a, b and d have a leading batch dim.
-        config: a `MatmulConfig`. With `split_k > 1` the program writes `[split_k, m, n]` float32 partial sums.
+        config: a `MatmulConfig`. With `split_k > 1` the program writes `[split_k, m, n]` float32 partial
+            sums.
     """
     m = T.dynamic("m")
     batch = T.dynamic("batch")
@@ -85,7 +89,8 @@ def matmul_program(*, n, k, dtype, trans_a, trans_b, batched, config):
     b_shape = (*lead, n, k) if trans_b else (*lead, k, n)
     d_shape = (split, m, n) if split > 1 else (*lead, m, n)
     d_dtype = _ACC if split > 1 else dtype
-    depth = -(-(-(-k // bk)) // split)
+    steps = -(-k // bk)
+    depth = -(-steps // split)
     grid_z = batch if batched else split
 
     @T.prim_func
@@ -134,10 +139,10 @@ def matmul_program(*, n, k, dtype, trans_a, trans_b, batched, config):
 
 
 def pick_split(tiles: int, steps: int, units: int, limit: int = 16) -> int:
-    """Return how many parts to cut a sum of `steps` pipeline steps into, with `tiles` output tiles on `units` SMs.
+    """Return into how many parts to cut a sum of `steps` steps, for `tiles` output tiles on `units` SMs.
 
-    Enough parts to give every SM a block, no part shorter than 4 steps, and only divisors of `steps` (a ragged last
-    part would run as long as a full one and do less).
+    Enough parts to give every SM a block, no part shorter than 4 steps, and only divisors of `steps` (a
+    ragged last part would run as long as a full one and do less).
 
     >>> pick_split(tiles=32, steps=112, units=132), pick_split(tiles=512, steps=112, units=132)
     (4, 1)
@@ -175,7 +180,7 @@ class GemmKernel(Kernel):
             ),
         },
     )
-    _UNITS = {"sm_80": 108, "sm_90a": 132}
+    _UNITS: ClassVar = {"sm_80": 108, "sm_90a": 132}
     _SPLIT_BELOW_M = 256
 
     @staticmethod
@@ -186,7 +191,7 @@ class GemmKernel(Kernel):
 
     @classmethod
     def default_config(cls, *, target, arch, **sizes):
-        """The table's tile for the bucket of `m` (default: large), with `split_k` set so that the GPU is full."""
+        """The table's tile for `m` (default: large), with `split_k` set so that the GPU is full."""
         if sizes["dtype"] == "float32":
             return EXACT_CONFIGS.pick(target, arch, sizes)
         config = super().default_config(target=target, arch=arch, **sizes)

@@ -1,7 +1,7 @@
-"""The tile product of two operands in their own precision: tensor cores for 16-bit types, plain FMA for float32.
+"""The tile product in the operands' own precision: tensor cores for 16 bits, plain FMA for float32.
 
-Tensor cores read float32 operands as tf32, which has 11 bits; where an op promises float32 the products must be formed
-by ordinary fused multiply-adds.
+Tensor cores read float32 operands as tf32, which has 11 bits; where an op promises float32 the products must
+be formed by ordinary fused multiply-adds.
 """
 
 import tilelang.language as T

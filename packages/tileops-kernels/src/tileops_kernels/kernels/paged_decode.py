@@ -1,9 +1,10 @@
-"""Attention of one query per request over a paged key-value cache: the program of `decode.py` behind a page table.
+"""Attention of one query per request over a paged cache: `decode.py` behind a page table.
 
 Source: arXiv:2309.06180.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import tilelang.language as T
 
@@ -19,28 +20,36 @@ _ACC = "float32"
 class PagedDecodeKernel(Kernel):
     """`DecodeKernel` with token t of request b at row `table[b, t // page_size] * page_size + t % page_size`.
 
-    Each request has its own length. Rows of the cache that no token of the request occupies are never used, whatever
-    they hold. Batch, cache size, pages per request and splits are symbolic.
+    Each request has its own length. Rows of the cache that no token of the request occupies are never used,
+    whatever they hold. Batch, cache size, pages per request and splits are symbolic.
     """
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
     MAX_HEAD_DIM = MAX_HEAD_DIM
     # Without this flag every exp2 carries a rescue path for results below 2^-126.
-    PASS_CONFIGS = {"tl.device_compile_flags": ["-ftz=true"]}
+    PASS_CONFIGS: ClassVar = {"tl.device_compile_flags": ["-ftz=true"]}
     Config = DecodeConfig
     CONFIGS = ConfigTable(
         size=row_bytes,
         devices={
             "cpu": ((None, DecodeConfig(64, 128, 0)),),
-            "sm_80": ((256, DecodeConfig(64, 128, 1)), (None, DecodeConfig(32, 128, 1))),
-            "sm_90a": ((256, DecodeConfig(64, 128, 2)), (None, DecodeConfig(32, 128, 2))),
+            "sm_80": (
+                (256, DecodeConfig(64, 128, 1)),
+                (512, DecodeConfig(32, 128, 1)),
+                (None, DecodeConfig(32, 256, 1)),
+            ),
+            "sm_90a": (
+                (256, DecodeConfig(64, 128, 2)),
+                (512, DecodeConfig(32, 128, 2)),
+                (None, DecodeConfig(32, 256, 2)),
+            ),
         },
     )
 
     @classmethod
     def default_config(cls, *, target, arch, **sizes):
-        """The table's, but with one stage where the copy engine cannot serve: pages under a tile, unaligned rows."""
+        """One stage where the copy engine cannot serve: pages smaller than a tile, unaligned rows."""
         config = super().default_config(target=target, arch=arch, **sizes)
         if target == "cuda" and (sizes["page_size"] % config.block_n or sizes["head_dim"] % 8):
             return dataclasses.replace(config, num_stages=1)
@@ -60,7 +69,7 @@ class PagedDecodeKernel(Kernel):
         whole_tiles = page_size % bn == 0  # a tile of tokens lies in one page
 
         def row_of(table, request, tile, i):
-            """Row of the cache that holds token `i` of a tile. The special cases keep index arithmetic short."""
+            """Row of the cache with token `i` of a tile; the special cases keep the arithmetic short."""
             if whole_tiles:
                 per_page = page_size // bn
                 return table[request, tile // per_page] * page_size + tile % per_page * bn + i
@@ -132,7 +141,7 @@ class PagedDecodeKernel(Kernel):
                         cap,
                     )
 
-                # The last tile is cleared past the end: a probability of 0 does not silence a NaN in an unused row.
+                # Cleared past the end: a probability of 0 does not silence a NaN in an unused row.
                 tail = length // bn
                 if tail * bn < length and first <= tail and tail < first + share:
                     for i, d in T.Parallel(bn, depth):

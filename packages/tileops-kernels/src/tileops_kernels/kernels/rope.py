@@ -1,9 +1,10 @@
 """Rotary position embedding: rotate pairs of elements of a head by an angle that grows with the position.
 
-Angles are products of a position and a frequency, so a float32 product would be wrong by 2^-24 of its size: 6e-3
-radians at position 100,000. Here the product is taken in float64 and in turns (an angle divided by 2 pi), whole turns
-are dropped exactly, and only the remainder, at most half a turn, goes to the float32 sine and cosine: the angle is
-right to 2e-7 for every position up to 2^31. A block computes the angles of its tokens once and uses them for all heads.
+Angles are products of a position and a frequency, so a float32 product would be wrong by 2^-24 of its size:
+6e-3 radians at position 100,000. Here the product is taken in float64 and in turns (an angle divided by 2
+pi), whole turns are dropped exactly, and only the remainder, at most half a turn, goes to the float32 sine
+and cosine: the angle is right to 2e-7 for every position up to 2^31. A block computes the angles of its
+tokens once and uses them for all heads.
 
 Source: arXiv:2104.09864.
 """
@@ -24,8 +25,8 @@ _WIDE = "float64"
 class RopeKernel(Kernel):
     """`out[t, h] = rotate(x[t, h], angle = position(t) * base^(-2i / rotary_dim))`; tokens are symbolic.
 
-    The position of token t is `t % seq`, or `positions[t]` with `position_dtype`. Pairs are (i, i + rotary_dim / 2), or
-    (2i, 2i + 1) if `interleaved`. Elements from `rotary_dim` on are copied.
+    The position of token t is `t % seq`, or `positions[t]` with `position_dtype`. Pairs are (i, i +
+    rotary_dim / 2), or (2i, 2i + 1) if `interleaved`. Elements from `rotary_dim` on are copied.
     """
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from tileops_kernels.kernels.base import Kernel
 
-__all__ = ["MAX_GRID_Z", "Read", "dense_copy", "is_aligned", "reader", "same"]
+__all__ = ["MAX_GRID_Z", "Read", "bound_over_batch", "dense_copy", "is_aligned", "reader", "same"]
 
 Read = Callable[[torch.Tensor], torch.Tensor]
 
 MAX_GRID_Z = 65535
 """Blocks on the last axis of a CUDA grid; a longer batch takes several launches."""
+
+
+def bound_over_batch(program: Any, *example: Any, shared: tuple[int, ...] = ()) -> Callable[..., None]:
+    """Return a launch of `program` for arguments with the sizes of `example`; the batch is the last axis.
+
+    A batch longer than the grid allows takes several launches. Every tensor is then cut along its first dim,
+    except those at the positions `shared`.
+    """
+    batch = example[0].shape[0]
+    if batch <= MAX_GRID_Z:
+        return program.bound(*example)
+    batched = [isinstance(a, torch.Tensor) and i not in shared for i, a in enumerate(example)]
+
+    def launch_pieces(*args: Any) -> None:
+        for start in range(0, batch, MAX_GRID_Z):
+            piece = slice(start, start + MAX_GRID_Z)
+            program(*(a[piece] if cut else a for a, cut in zip(args, batched, strict=True)))
+
+    return launch_pieces
 
 
 def same(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.attention import AttentionForwardKernel
-from tileops_kernels.ops.flows._dense import MAX_GRID_Z, reader
+from tileops_kernels.ops.flows._dense import bound_over_batch, reader
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ __all__ = ["OPS", "AttentionForward"]
 def _window(params: dict, seq: int) -> tuple[int | None, int | None]:
     """Return how many keys to the left and right of itself a query sees; None means all of them.
 
-    A negative size in the params means unbounded, and causal bounds the right side by 0. A size past the sequence is
-    cut to it: that changes nothing, keeps the run-time scalar small and leaves the choice of program to the params.
+    A negative size in the params means unbounded, and causal bounds the right side by 0. A size past the
+    sequence is cut to it: that changes nothing, keeps the run-time scalar small and leaves the choice of
+    program to the params.
     """
     left, right = params.get("window_size_left", -1), params.get("window_size_right", -1)
     if params["is_causal"]:
@@ -39,7 +40,7 @@ class AttentionForward(Flow):
         op, (q, k, v) = binding.entry.name, inputs
         dtype = binding.inputs["q"].dtype
         require_dtypes(op, AttentionForwardKernel, q=dtype)
-        batch, seq, heads, head_dim = q.shape
+        _, seq, heads, head_dim = q.shape
         if head_dim > AttentionForwardKernel.MAX_HEAD_DIM:
             raise NotImplementedOpError(
                 op,
@@ -62,16 +63,12 @@ class AttentionForward(Flow):
         )
         read_q, read_k, read_v = (reader(t, AttentionForwardKernel) for t in (q, k, v))
         left, right = left or 0, right or 0
+        shape = q.shape
+        launch = bound_over_batch(program, read_q(q), read_k(k), read_v(v), q.new_empty(shape), left, right)
 
         def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            o = q.new_empty(q.shape)
-            q, k, v = read_q(q), read_k(k), read_v(v)
-            if batch <= MAX_GRID_Z:
-                program(q, k, v, o, left, right)
-                return o
-            for start in range(0, batch, MAX_GRID_Z):
-                part = slice(start, start + MAX_GRID_Z)
-                program(q[part], k[part], v[part], o[part], left, right)
+            o = q.new_empty(shape)
+            launch(read_q(q), read_k(k), read_v(v), o, left, right)
             return o
 
         return run

@@ -12,7 +12,7 @@ from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel, pick_splits, rows_of
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
-from tileops_kernels.ops.flows._dense import MAX_GRID_Z, reader
+from tileops_kernels.ops.flows._dense import bound_over_batch, reader
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
 if TYPE_CHECKING:
@@ -85,24 +85,27 @@ class Decode(Flow):
         splits = pick_splits(blocks, -(-tokens // config.block_n), _slots(q.device))
         scale, cap = _score_scalars(params, head_dim)
         reads = tuple(reader(t, kernel) for t in inputs)
-        # The cache of a dense decode has a batch axis too; pages are shared by all requests.
-        batched = tuple(kernel is DecodeKernel or index not in (1, 2) for index in range(len(inputs)))
+        part_shape = (batch, splits, heads, head_dim)
+
+        def parts(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            part = q.new_empty(part_shape, dtype=torch.float32)
+            return (
+                part,
+                q.new_empty(part_shape[:3], dtype=torch.float32),
+                q.new_empty((batch, heads, head_dim)),
+            )
+
+        part, lse, o = parts(q)
+        example = [read(t) for read, t in zip(reads, inputs, strict=True)]
+        # Pages belong to all requests; the cache of a dense decode has a batch axis.
+        pages = (1, 2) if kernel is PagedDecodeKernel else ()
+        launch = bound_over_batch(program, *example, part, lse, scale, cap, shared=pages)
+        launch_merge = bound_over_batch(merge, part, lse, o)
 
         def run(*inputs: torch.Tensor) -> torch.Tensor:
-            q = inputs[0]
-            o = q.new_empty((batch, heads, head_dim))
-            part = q.new_empty((batch, splits, heads, head_dim), dtype=torch.float32)
-            lse = q.new_empty((batch, splits, heads), dtype=torch.float32)
-            dense = [read(t) for read, t in zip(reads, inputs, strict=True)]
-            if batch <= MAX_GRID_Z:
-                program(*dense, part, lse, scale, cap)
-                merge(part, lse, o)
-                return o
-            for start in range(0, batch, MAX_GRID_Z):
-                rows = slice(start, start + MAX_GRID_Z)
-                own = (t[rows] if split else t for t, split in zip(dense, batched, strict=True))
-                program(*own, part[rows], lse[rows], scale, cap)
-                merge(part[rows], lse[rows], o[rows])
+            part, lse, o = parts(inputs[0])
+            launch(*[read(t) for read, t in zip(reads, inputs, strict=True)], part, lse, scale, cap)
+            launch_merge(part, lse, o)
             return o
 
         return run

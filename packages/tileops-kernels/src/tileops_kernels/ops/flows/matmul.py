@@ -9,7 +9,7 @@ import torch
 
 from tileops_kernels.kernels.bmm import BmmKernel
 from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel
-from tileops_kernels.ops.flows._dense import MAX_GRID_Z, Read, dense_copy, is_aligned, same
+from tileops_kernels.ops.flows._dense import Read, bound_over_batch, dense_copy, is_aligned, same
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def _flipped_copy(tensor: torch.Tensor) -> torch.Tensor:
 def _operand(tensor: torch.Tensor, transposed: bool, kernel: type, static_rows: bool) -> tuple[bool, Read]:
     """Decide how a kernel reads one operand: whether as the transpose, and what is done to the tensor first.
 
-    A row-major operand is read as it is, a column-major one (a `.mT` view) as the transpose of its storage. Anything
-    else is copied once, and so is what the copy engine of a GPU cannot address: a start that is not aligned, or, with
-    a row length that the program does not know (`static_rows` False), rows that are not.
+    A row-major operand is read as it is, a column-major one (a `.mT` view) as the transpose of its storage.
+    Anything else is copied once, and so is what the copy engine of a GPU cannot address: a start that is not
+    aligned, or, with a row length that the program does not know (`static_rows` False), rows that are not.
     """
     flip = not tensor.is_contiguous() and tensor.mT.is_contiguous()
     stored_transposed = transposed ^ flip
@@ -45,7 +45,7 @@ def _operand(tensor: torch.Tensor, transposed: bool, kernel: type, static_rows: 
 
 
 class Gemm(Flow):
-    """`d = op(a) @ op(b)`. A skinny product is split over k and summed by a second kernel in a fixed order."""
+    """`d = op(a) @ op(b)`; a skinny product is split over k and summed by a second kernel, in order."""
 
     kernels = (GemmKernel, SplitKSumKernel)
 
@@ -67,21 +67,28 @@ class Gemm(Flow):
         program = GemmKernel.compiled(
             a.device, config, n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b
         )
+        result = a.new_empty((m, n))
         if config.split_k == 1:
+            launch = program.bound(read_a(a), read_b(b), result)
 
             def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 d = a.new_empty((m, n))
-                program(read_a(a), read_b(b), d)
+                launch(read_a(a), read_b(b), d)
                 return d
 
             return run
 
-        add_parts = SplitKSumKernel.compiled(a.device, n=n, split=config.split_k, dtype=dtype)
+        part_shape = (config.split_k, m, n)
+        parts = a.new_empty(part_shape, dtype=torch.float32)
+        launch_parts = program.bound(read_a(a), read_b(b), parts)
+        add_parts = SplitKSumKernel.compiled(a.device, n=n, split=config.split_k, dtype=dtype).bound(
+            parts, result
+        )
 
         def run_split(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            partial = a.new_empty((config.split_k, m, n), dtype=torch.float32)
+            partial = a.new_empty(part_shape, dtype=torch.float32)
             d = a.new_empty((m, n))
-            program(read_a(a), read_b(b), partial)
+            launch_parts(read_a(a), read_b(b), partial)
             add_parts(partial, d)
             return d
 
@@ -108,16 +115,11 @@ class Bmm(Flow):
         trans_a, read_a = _operand(a, False, BmmKernel, static_rows=False)
         trans_b, read_b = _operand(b, False, BmmKernel, static_rows=True)
         program = BmmKernel.compiled(a.device, n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
+        launch = bound_over_batch(program, read_a(a), read_b(b), a.new_empty(shape))
 
         def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             d = a.new_empty(shape)
-            a, b = read_a(a), read_b(b)
-            if batch <= MAX_GRID_Z:
-                program(a, b, d)
-                return d
-            for start in range(0, batch, MAX_GRID_Z):
-                part = slice(start, start + MAX_GRID_Z)
-                program(a[part], b[part], d[part])
+            launch(read_a(a), read_b(b), d)
             return d
 
         return run

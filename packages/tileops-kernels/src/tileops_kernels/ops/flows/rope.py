@@ -53,17 +53,21 @@ class Rope(Flow):
         read = reader(x, RopeKernel)
         if positions:
             read_positions = reader(positions[0], RopeKernel)
+            launch_at = program.bound(read(x), read_positions(positions[0]), x.new_empty(shape))
 
             def run_at(x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
                 out = x.new_empty(shape)
-                program(read(x), read_positions(position_ids), out)
+                launch_at(read(x), read_positions(position_ids), out)
                 return out
 
             return run_at
 
+        full_shape = x.shape
+        launch = program.bound(read(x).view(shape), x.new_empty(shape), seq)
+
         def run(x: torch.Tensor) -> torch.Tensor:
-            out = x.new_empty(x.shape)
-            program(read(x).view(shape), out.view(shape), seq)
+            out = x.new_empty(full_shape)
+            launch(read(x), out, seq)
             return out
 
         return run
