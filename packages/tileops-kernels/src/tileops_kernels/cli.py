@@ -1,4 +1,4 @@
-"""`tileops-kernels`: doctor, cache, prewarm."""
+"""`tileops-kernels`: doctor, cache, prewarm, resources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -40,6 +41,15 @@ def _parser() -> argparse.ArgumentParser:
     prewarm.add_argument("kernels", nargs="*", metavar="KERNEL", help="class names; all by default")
     prewarm.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     prewarm.set_defaults(command=_prewarm)
+
+    resources = commands.add_parser(
+        "resources", help="registers, shared memory and spills (needs nvcc, no GPU)"
+    )
+    resources.add_argument("kernels", nargs="*", metavar="KERNEL", help="class names; all by default")
+    resources.add_argument("--arch", nargs="+", default=["sm_80", "sm_90a"], metavar="SM")
+    resources.add_argument("--jobs", type=int, default=1, metavar="N", help="compilations at a time")
+    resources.add_argument("--json", metavar="PATH", help="write the records here")
+    resources.set_defaults(command=_resources)
     return parser
 
 
@@ -100,17 +110,49 @@ def _prewarm(options: argparse.Namespace) -> int:
 
     from tileops_kernels.kernels import get_kernel, list_kernels
 
-    unknown = sorted(set(options.kernels) - set(list_kernels()))
-    if unknown:
-        print(
-            f"tileops-kernels: unknown kernel {', '.join(unknown)}; known: {', '.join(list_kernels())}",
-            file=sys.stderr,
-        )
+    if _names_unknown_kernels(options.kernels):
         return EXIT_USAGE
     if options.target == "cuda" and not torch.cuda.is_available():
         print("tileops-kernels: no CUDA device; see `tileops-kernels doctor`", file=sys.stderr)
         return EXIT_FAILED
     return _compile_samples((get_kernel(name) for name in options.kernels or list_kernels()), options.target)
+
+
+def _names_unknown_kernels(names: Sequence[str]) -> bool:
+    from tileops_kernels.kernels import list_kernels
+
+    unknown = sorted(set(names) - set(list_kernels()))
+    if unknown:
+        known = ", ".join(list_kernels())
+        print(f"tileops-kernels: unknown kernel {', '.join(unknown)}; known: {known}", file=sys.stderr)
+    return bool(unknown)
+
+
+def _resources(options: argparse.Namespace) -> int:
+    from tileops_kernels.resources import measure
+    from tileops_kernels.targets import CompilerNotFoundError
+
+    if _names_unknown_kernels(options.kernels):
+        return EXIT_USAGE
+    records = []
+    try:
+        for record in measure(options.kernels, options.arch, jobs=options.jobs):
+            records.append(record)
+            described = f"{record.kernel}({', '.join(f'{k}={v}' for k, v in record.sample.items())})"
+            if record.error:
+                print(f"{record.arch:7} FAILED {described}: {record.error}")
+            else:
+                used = f"{record.registers:4} registers {record.shared_bytes:7} B shared"
+                spilled = f"{record.spill_bytes:4} B spilled"
+                print(f"{record.arch:7} {used} {spilled}  {described}  {' '.join(record.instructions)}")
+        if options.json:
+            Path(options.json).write_text(json.dumps([r.as_json() for r in records], indent=1) + "\n")
+    except (CompilerNotFoundError, OSError) as error:
+        print(f"tileops-kernels: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    bad = [r for r in records if r.error or r.spill_bytes]
+    print(f"{len(records)} compiled, {len(bad)} failed or with spills")
+    return EXIT_FAILED if bad else EXIT_OK
 
 
 def _compile_samples(kernels: Iterable[type], target: str) -> int:

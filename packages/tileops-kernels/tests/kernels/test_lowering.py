@@ -1,0 +1,65 @@
+"""Every kernel becomes machine code for Ampere and Hopper without spills. Needs nvcc, no GPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tileops_kernels.kernels import get_kernel, list_kernels
+from tileops_kernels.resources import KernelResources, measure
+from tileops_kernels.targets import CompilerNotFoundError
+from tileops_kernels.targets.cuda import find_toolkit
+
+ARCHS = ("sm_80", "sm_90a")
+
+
+def has_nvcc() -> bool:
+    try:
+        find_toolkit()
+    except CompilerNotFoundError:
+        return False
+    return True
+
+
+needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc on this machine")
+
+
+def problems(records: list[KernelResources]) -> list[str]:
+    return [
+        f"{r.kernel} {dict(r.sample)} {r.arch}: {r.error or f'{r.spill_bytes} bytes spilled'}"
+        for r in records
+        if r.error or r.spill_bytes
+    ]
+
+
+def test_every_kernel_names_samples() -> None:
+    assert [name for name in list_kernels() if not get_kernel(name).samples()] == []
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", list_kernels())
+def test_kernel_compiles_for_ampere_and_hopper_without_spills(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = get_kernel(name)
+    first = kernel.samples()[:1]
+    monkeypatch.setattr(kernel, "samples", classmethod(lambda _: first))
+    records = list(measure([name], ARCHS, jobs=2))
+    assert problems(records) == []
+    assert all(r.registers > 0 for r in records)
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_every_sample_compiles_without_spills() -> None:
+    assert problems(list(measure(archs=ARCHS, jobs=os.cpu_count() or 1))) == []
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("name", "expected"), [("GemmKernel", {"wgmma", "tma"}), ("AttentionForwardKernel", {"wgmma", "tma"})]
+)
+def test_matrix_kernels_use_hopper_instructions(name: str, expected: set[str]) -> None:
+    found = get_kernel(name).lower("sm_90a", **get_kernel(name).samples()[0])
+    assert expected <= found.instructions
