@@ -1,0 +1,172 @@
+"""Attention, decode and rotary embedding: schedules, programs per size, capabilities, what is launched."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tileops_kernels.errors import NotImplementedOpError
+from tileops_kernels.kernels.attention import AttentionForwardKernel
+from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel, padded_depth, pick_splits, rows_of
+from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
+from tileops_kernels.kernels.rope import RopeKernel
+from tileops_kernels.ops import get_op
+from tileops_kernels.ops.flows.attention import _window
+from tileops_kernels.ops.flows.decode import _score_scalars
+
+GQA = "GroupedQueryAttentionFwdOp"
+WINDOW = "GroupedQueryAttentionSlidingWindowFwdOp"
+DECODE = "GroupedQueryAttentionDecodeWithKVCacheFwdOp"
+PAGED = "GroupedQueryAttentionDecodePagedWithKVCacheFwdOp"
+
+
+def qkv(seq: int, heads: int = 4, kv_heads: int = 2, head_dim: int = 32) -> tuple[torch.Tensor, ...]:
+    shape = (1, seq, kv_heads, head_dim)
+    return torch.ones(1, seq, heads, head_dim).half(), torch.ones(shape).half(), torch.ones(shape).half()
+
+
+def never(*args: object, **kwargs: object) -> object:
+    raise AssertionError("nothing must be compiled for this call")
+
+
+@pytest.mark.parametrize(
+    ("causal", "left", "right", "expected"),
+    [
+        (True, -1, -1, (None, 0)),
+        (False, -1, -1, (None, None)),
+        (True, 5, 7, (5, 0)),
+        (False, 5, 7, (5, 7)),
+        (False, 0, 0, (0, 0)),
+        (False, 2**40, 2**40, (100, 100)),
+    ],
+)
+def test_windows_become_bounds_that_fit_a_kernel_scalar(
+    causal: bool, left: int, right: int, expected: tuple
+) -> None:
+    params = {"is_causal": causal, "window_size_left": left, "window_size_right": right}
+    assert _window(params, seq=100) == expected
+
+
+def test_window_sizes_and_sequence_lengths_share_one_program() -> None:
+    AttentionForwardKernel.clear()
+    for window, seq in ((1, 9), (5, 9), (64, 70), (1000, 9)):
+        assert get_op(WINDOW)(window_size_left=window)(*qkv(seq))[0].shape == (seq, 4, 32)
+    assert len(AttentionForwardKernel._memo) == 1
+
+
+@pytest.mark.parametrize("op", [GQA, DECODE, PAGED])
+def test_a_head_too_wide_for_the_registers_is_refused(op: str) -> None:
+    wide = AttentionForwardKernel.MAX_HEAD_DIM + 1
+    calls = {
+        GQA: lambda: get_op(GQA)()(*qkv(3, head_dim=wide)),
+        DECODE: lambda: get_op(DECODE)()(torch.ones(1, 4, wide).half(), *(qkv(3, head_dim=wide)[1:])),
+        PAGED: lambda: get_op(PAGED)(page_size=4)(
+            torch.ones(1, 4, wide).half(),
+            *(t[0] for t in qkv(8, head_dim=wide)[1:]),
+            torch.tensor([3], dtype=torch.int32),
+            torch.tensor([[1, 0]], dtype=torch.int32),
+        ),
+    }
+    with pytest.raises(NotImplementedOpError, match="257, expected at most 256"):
+        calls[op]()
+
+
+def test_an_empty_sequence_launches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttentionForwardKernel, "compiled", never)
+    assert get_op(GQA)()(*qkv(0)).shape == (1, 0, 4, 32)
+
+
+def test_an_empty_batch_decodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DecodeKernel, "compiled", never)
+    cache = torch.ones(0, 7, 2, 32).half()
+    assert get_op(DECODE)()(torch.ones(0, 4, 32).half(), cache, cache).shape == (0, 4, 32)
+
+
+@pytest.mark.parametrize("head_dim", [64, 65, 128, 256])
+def test_unaligned_heads_take_smaller_tiles_on_a_gpu(head_dim: int) -> None:
+    static = {"head_dim": head_dim, "dtype": "bfloat16"}
+    config = AttentionForwardKernel.default_config(target="cuda", arch="sm_90a", **static)
+    assert (config.block_m == 128) == (head_dim % 8 == 0)
+
+
+def test_a_program_without_the_copy_engine_has_one_stage() -> None:
+    def stages(kernel: type, **static: int) -> int:
+        return kernel.default_config(target="cuda", arch="sm_90a", dtype="float16", **static).num_stages
+
+    assert stages(DecodeKernel, head_dim=128) > 1
+    assert stages(DecodeKernel, head_dim=100) == 1
+    assert stages(PagedDecodeKernel, head_dim=128, page_size=64) > 1
+    assert stages(PagedDecodeKernel, head_dim=128, page_size=16) == 1
+
+
+@pytest.mark.parametrize("blocks", [1, 4, 100, 256, 10_000])
+@pytest.mark.parametrize("steps", [1, 2, 31, 4096])
+def test_splits_fill_the_gpu_and_leave_every_part_some_work(blocks: int, steps: int) -> None:
+    splits = pick_splits(blocks, steps, slots=264)
+    assert splits == 1 or 2 * splits <= steps
+    assert splits == 1 or blocks * (splits - 1) < 2 * 264
+    assert pick_splits(blocks, steps, slots=1) == 1
+
+
+@pytest.mark.parametrize("group", [1, 3, 16, 17, 64, 200])
+def test_a_tile_holds_the_heads_of_a_group_or_a_power_of_two_of_them(group: int) -> None:
+    rows = rows_of(group)
+    assert rows in (16, 32, 64)
+    assert rows >= min(group, 64)
+
+
+@pytest.mark.parametrize("head_dim", range(1, 257, 17))
+def test_a_padded_row_is_the_least_that_four_warps_share(head_dim: int) -> None:
+    assert 0 <= padded_depth(head_dim) - head_dim < 32
+    assert padded_depth(head_dim) % 32 == 0
+
+
+def test_score_scalars_are_in_base_two() -> None:
+    scale, cap = _score_scalars({"sm_scale": None, "softcap": None}, 64)
+    assert (scale, cap) == pytest.approx((math.log2(math.e) / 8, 0.0))
+    scale, cap = _score_scalars({"sm_scale": 0.5, "softcap": 30.0}, 64)
+    assert (scale, cap) == pytest.approx((0.5 / 30, 30 * math.log2(math.e)))
+
+
+def test_cache_lengths_batches_and_scales_share_one_program() -> None:
+    DecodeKernel.clear()
+    for batch, tokens, scale in ((1, 5, None), (3, 5, 0.25), (2, 700, -1.0)):
+        cache = torch.ones(batch, tokens, 2, 32).half()
+        out = get_op(DECODE)(sm_scale=scale)(torch.ones(batch, 4, 32).half(), cache, cache)
+        assert out.shape == (batch, 4, 32)
+    assert len(DecodeKernel._memo) == 1
+
+
+def test_a_long_cache_is_split_and_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = []
+
+    def compiled(cls: type, device: torch.device, config: object = None, **static: object) -> SimpleNamespace:
+        def bound(*example: object) -> object:
+            shapes.append((cls.__name__, [tuple(a.shape) for a in example if isinstance(a, torch.Tensor)]))
+            return lambda *args: None
+
+        return SimpleNamespace(bound=bound)
+
+    for kernel in (DecodeKernel, DecodeMergeKernel):
+        monkeypatch.setattr(kernel, "compiled", classmethod(compiled))
+    cache = torch.ones(1, 4096, 1, 32, dtype=torch.bfloat16)
+    get_op(DECODE)(softcap=5.0)(torch.ones(1, 4, 32, dtype=torch.bfloat16), cache, cache)
+    (first, launched), (second, merged) = shapes
+    assert (first, second) == ("DecodeKernel", "DecodeMergeKernel")
+    assert launched[3:] == merged[:2]
+    assert merged[0][1] > 1
+
+
+def test_positions_and_lengths_share_one_rotary_program() -> None:
+    RopeKernel.clear()
+    for shape in ((1, 5, 3, 32), (2, 9, 3, 32), (1, 130, 3, 32)):
+        assert get_op("RopeNeoxFwdOp")(layout="2d")(torch.ones(shape)).shape == shape
+    assert len(RopeKernel._memo) == 1
+
+
+def test_an_empty_sequence_is_not_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RopeKernel, "compiled", never)
+    assert get_op("RopeNeoxFwdOp")()(torch.ones(0, 32)).shape == (0, 32)

@@ -1,0 +1,174 @@
+"""Matrix products: schedules, what is copied, what is compiled, what is launched."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tileops_kernels.kernels.bmm import BmmKernel
+from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel, pick_split
+from tileops_kernels.ops import get_op
+from tileops_kernels.ops.flows._dense import MAX_GRID_Z, bound_over_batch, dense_copy, same
+from tileops_kernels.ops.flows.matmul import _flipped, _flipped_copy, _operand
+from tileops_kernels.targets import CompilerNotFoundError
+from tileops_kernels.targets.cuda import find_toolkit
+
+SHARED_MEMORY = {"sm_80": 163 << 10, "sm_90a": 227 << 10}
+
+
+def has_nvcc() -> bool:
+    try:
+        find_toolkit()
+    except CompilerNotFoundError:
+        return False
+    return True
+
+
+def never(*args: object, **kwargs: object) -> object:
+    raise AssertionError("nothing must be compiled for this call")
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7, 16, 112, 113])
+@pytest.mark.parametrize("tiles", [1, 33, 64, 500])
+def test_a_split_divides_the_steps_and_fits_the_gpu(tiles: int, steps: int) -> None:
+    split = pick_split(tiles=tiles, steps=steps, units=132)
+    assert steps % split == 0
+    assert split == 1 or (tiles * split <= 132 and steps // split >= 4)
+
+
+def test_skinny_products_are_split_and_large_ones_are_not() -> None:
+    sizes = {"n": 4096, "k": 7168, "dtype": "bfloat16"}
+    configs = {
+        m: GemmKernel.default_config(target="cuda", arch="sm_90a", m=m, **sizes) for m in (1, 16, 64, 4096)
+    }
+    assert configs[1] == configs[16]
+    assert configs[16].swap_ab
+    assert configs[16].split_k > 1
+    assert configs[4096].split_k == 1
+
+
+def test_the_config_of_a_product_without_a_row_count_is_that_of_a_large_one() -> None:
+    sizes = {"n": 4096, "k": 7168, "dtype": "bfloat16"}
+    unknown = GemmKernel.default_config(target="cuda", arch="sm_90a", **sizes)
+    assert unknown == GemmKernel.default_config(target="cuda", arch="sm_90a", m=4096, **sizes)
+
+
+def test_float32_products_never_use_a_tensor_core_config() -> None:
+    sizes = {"n": 64, "k": 64}
+    for kernel in (GemmKernel, BmmKernel):
+        exact = kernel.default_config(target="cuda", arch="sm_90a", dtype="float32", **sizes)
+        assert exact != kernel.default_config(target="cuda", arch="sm_90a", dtype="float16", **sizes)
+
+
+def test_row_and_column_major_operands_are_read_in_place() -> None:
+    x = torch.empty(24, 16, dtype=torch.float16)
+    assert _operand(x, False, GemmKernel, static_rows=True) == (False, same)
+    assert _operand(x, True, GemmKernel, static_rows=True) == (True, same)
+    assert _operand(x.t(), False, GemmKernel, static_rows=True) == (True, _flipped)
+    assert _operand(x.t(), True, GemmKernel, static_rows=True) == (False, _flipped)
+
+
+def test_other_layouts_are_copied_once() -> None:
+    x = torch.empty(24, 32, dtype=torch.float16)[:, ::2]
+    assert _operand(x, True, GemmKernel, static_rows=True) == (True, dense_copy)
+
+
+def test_rows_that_the_copy_engine_cannot_address_are_transposed_by_a_copy() -> None:
+    with FakeTensorMode():
+        a = torch.empty(16, 23, dtype=torch.float16, device="cuda")
+        assert _operand(a, True, GemmKernel, static_rows=False) == (False, _flipped_copy)
+        assert _operand(a.t(), False, GemmKernel, static_rows=False) == (False, dense_copy)
+
+
+@pytest.mark.parametrize("shapes", [((0, 8), (5, 8)), ((4, 8), (0, 8)), ((4, 0), (5, 0)), ((0, 0), (0, 0))])
+def test_empty_products_launch_nothing(shapes: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GemmKernel, "compiled", never)
+    a, b = (torch.ones(shape, dtype=torch.float16) for shape in shapes)
+    d = get_op("GemmFwdOp")()(a, b)
+    assert d.shape == (a.shape[0], b.shape[0])
+    assert not d.any()
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0)])
+def test_empty_batched_products_launch_nothing(sizes: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BmmKernel, "compiled", never)
+    batch, m, n, k = sizes
+    d = get_op("BmmFwdOp")()(torch.ones(batch, m, k).half(), torch.ones(batch, k, n).half())
+    assert d.shape == (batch, m, n)
+    assert not d.any()
+
+
+def test_row_counts_share_one_program() -> None:
+    GemmKernel.clear()
+    op, b = get_op("GemmFwdOp")(), torch.ones(24, 40, dtype=torch.bfloat16)
+    for m in (1, 7, 64, 65, 130):
+        assert op(torch.ones(m, 40, dtype=torch.bfloat16), b).shape == (m, 24)
+    assert len(GemmKernel._memo) == 1
+
+
+def test_batch_and_row_counts_share_one_program() -> None:
+    BmmKernel.clear()
+    op = get_op("BmmFwdOp")()
+    for batch, m in ((1, 3), (5, 3), (2, 70)):
+        assert op(torch.ones(batch, m, 40).half(), torch.ones(batch, 40, 24).half()).shape == (batch, m, 24)
+    assert len(BmmKernel._memo) == 1
+
+
+class Recorder:
+    """Stands in for a compiled program: notes what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.bound_calls: list[tuple] = []
+
+    def __call__(self, *args: object) -> None:
+        self.calls.append(args)
+
+    def bound(self, *example: object) -> object:
+        return lambda *args: self.bound_calls.append(args)
+
+
+def test_a_batch_within_the_grid_takes_one_bound_launch() -> None:
+    program, x = Recorder(), torch.empty(MAX_GRID_Z, 1)
+    bound_over_batch(program, x, 3)(x, 3)
+    assert (len(program.calls), len(program.bound_calls)) == (0, 1)
+
+
+def test_a_batch_beyond_the_grid_is_cut_and_shared_tensors_are_not() -> None:
+    program = Recorder()
+    x = torch.arange(2 * MAX_GRID_Z + 1)
+    table = torch.empty(len(x))
+    bound_over_batch(program, x, table, 3, shared=(1,))(x, table, 3)
+    assert [len(call[0]) for call in program.calls] == [MAX_GRID_Z, MAX_GRID_Z, 1]
+    assert torch.equal(torch.cat([call[0] for call in program.calls]), x)
+    assert all(call[1] is table and call[2] == 3 for call in program.calls)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_nvcc(), reason="no nvcc on this machine")
+def test_the_schedule_of_every_row_count_compiles_and_fits() -> None:
+    static = {"n": 4096, "k": 7168, "dtype": "bfloat16", "trans_a": False, "trans_b": True}
+    work = [
+        (arch, GemmKernel.default_config(target="cuda", arch=arch, m=m, **static))
+        for arch in SHARED_MEMORY
+        for m in (16, 32, 64, 128, 512, 4096)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda item: GemmKernel.lower(*item, **static), work))
+    for (arch, config), artifact in zip(work, found, strict=True):
+        assert artifact.spill_store_bytes + artifact.spill_load_bytes == 0, (arch, config)
+        assert artifact.shared_bytes + artifact.dynamic_shared_bytes <= SHARED_MEMORY[arch], (arch, config)
+
+
+def test_a_split_product_is_summed_by_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = GemmKernel.Config(64, 64, 64, 128, 0, split_k=3)
+    monkeypatch.setattr(GemmKernel, "config_for", classmethod(lambda cls, device, **sizes: config))
+    SplitKSumKernel.clear()
+    a, b = torch.ones(5, 500, dtype=torch.bfloat16), torch.ones(30, 500, dtype=torch.bfloat16)
+    op = get_op("GemmFwdOp")()
+    assert op(a, b).shape == (5, 30)
+    assert len(SplitKSumKernel._memo) == 1
