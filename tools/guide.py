@@ -3,8 +3,8 @@
 A guide is Markdown for people. Three things in it have a fixed form, so that a test can do what they do:
 
 * a line that says where a block goes, right before the block: "New file `PATH`", "In `PATH`, above (or below)
-  the line `LINE`", "In `PATH`, after the line `LINE`, replace the next line `LINE`". "In the same file" repeats
-  the path. Lines are compared without their indentation;
+  the line `X`", "In `PATH`, after the line `X`, replace the next line `Y`". "In the same file" repeats the
+  path. Lines are compared without their indentation;
 * the block that goes there, in any language;
 * a `console` block: lines that begin with `$` are typed, the others are printed, `…` stands for any text.
 """
