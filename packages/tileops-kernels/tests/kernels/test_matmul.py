@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tileops_kernels.kernels.attention import AttentionForwardKernel
 from tileops_kernels.kernels.bmm import BmmKernel
+from tileops_kernels.kernels.decode import DecodeKernel
 from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel, pick_split
+from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.ops import get_op
 from tileops_kernels.ops.flows._dense import MAX_GRID_Z, bound_over_batch, dense_copy, same
 from tileops_kernels.ops.flows.matmul import _flipped, _flipped_copy, _operand
@@ -57,11 +60,15 @@ def test_the_config_of_a_product_without_a_row_count_is_that_of_a_large_one() ->
     assert unknown == GemmKernel.default_config(target="cuda", arch="sm_90a", m=4096, **sizes)
 
 
-def test_float32_products_never_use_a_tensor_core_config() -> None:
-    sizes = {"n": 64, "k": 64}
-    for kernel in (GemmKernel, BmmKernel):
-        exact = kernel.default_config(target="cuda", arch="sm_90a", dtype="float32", **sizes)
-        assert exact != kernel.default_config(target="cuda", arch="sm_90a", dtype="float16", **sizes)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    "kernel", [GemmKernel, BmmKernel, AttentionForwardKernel, DecodeKernel, PagedDecodeKernel]
+)
+def test_float32_products_never_run_as_tf32(kernel: type, arch: str) -> None:
+    for sample in kernel.samples():
+        config = kernel.default_config(target="cuda", arch=arch, **{**sample, "dtype": "float32"})
+        assert config.fma
+        assert not kernel.default_config(target="cuda", arch=arch, **{**sample, "dtype": "float16"}).fma
 
 
 def test_row_and_column_major_operands_are_read_in_place() -> None:

@@ -26,12 +26,16 @@ MAX_HEAD_DIM = 256
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """`block_m` query rows, `block_n` keys a step, `threads` that compute, `num_stages` of copies."""
+    """`block_m` query rows, `block_n` keys a step, `threads` that compute, `num_stages` of copies.
+
+    `fma`: form the products on the ordinary cores.
+    """
 
     block_m: int
     block_n: int
     threads: int
     num_stages: int
+    fma: bool = False
 
 
 class AttentionForwardKernel(Kernel):
@@ -71,7 +75,10 @@ class AttentionForwardKernel(Kernel):
         size=lambda s: s["head_dim"],
         devices={
             "cpu": ((None, AttentionConfig(64, 64, 128, 0)),),
-            "sm_80": ((128, AttentionConfig(32, 32, 128, 1)), (None, AttentionConfig(32, 16, 256, 1))),
+            "sm_80": (
+                (128, AttentionConfig(32, 32, 128, 1, fma=True)),
+                (None, AttentionConfig(32, 16, 256, 1, fma=True)),
+            ),
         },
     )
 
@@ -108,7 +115,7 @@ class AttentionForwardKernel(Kernel):
                 o_shared = T.alloc_shared((bm, depth), dtype)
                 s_frag = T.alloc_fragment((bm, bn), _ACC)
                 # Tensor cores take the probabilities from registers, ordinary cores from shared memory.
-                if dtype == "float32":
+                if config.fma:
                     probs = T.alloc_shared((bm, bn), dtype)
                 else:
                     probs = T.alloc_fragment((bm, bn), dtype)
@@ -133,7 +140,9 @@ class AttentionForwardKernel(Kernel):
                 for step in T.Pipelined(first, last, num_stages=config.num_stages):
                     T.copy(k[bz, step * bn : (step + 1) * bn, by // group, 0:depth], k_shared)
                     T.clear(s_frag)
-                    tile_product(q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullRow)
+                    tile_product(
+                        q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullRow, config.fma
+                    )
                     if right_bounded:
                         if (step + 1) * bn > T.min(row0 + right + 1, seq):
                             for i, j in T.Parallel(bm, bn):
@@ -166,7 +175,7 @@ class AttentionForwardKernel(Kernel):
                     for i, d in T.Parallel(bm, depth):
                         o_frag[i, d] *= rescale[i]
                     T.copy(v[bz, step * bn : (step + 1) * bn, by // group, 0:depth], v_shared)
-                    tile_product(probs, v_shared, o_frag, False, False, T.GemmWarpPolicy.FullRow)
+                    tile_product(probs, v_shared, o_frag, False, False, T.GemmWarpPolicy.FullRow, config.fma)
 
                 for i, d in T.Parallel(bm, depth):
                     # A query that sees only scores of -inf gets 0, as in PyTorch.

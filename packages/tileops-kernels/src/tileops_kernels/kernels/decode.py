@@ -23,6 +23,7 @@ __all__ = [
     "DecodeKernel",
     "DecodeMergeKernel",
     "attend_tile",
+    "cuda_variant",
     "padded_depth",
     "pick_splits",
     "row_bytes",
@@ -34,11 +35,15 @@ _ACC = "float32"
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """`block_n` tokens a step, `threads` that compute, `num_stages` of key and value copies in flight."""
+    """`block_n` tokens a step, `threads` that compute, `num_stages` of copies.
+
+    `fma`: form the products on the ordinary cores.
+    """
 
     block_n: int
     threads: int
     num_stages: int
+    fma: bool = False
 
 
 def rows_of(group: int) -> int:
@@ -57,6 +62,14 @@ def row_bytes(sizes) -> int:
     256
     """
     return sizes["head_dim"] * (4 if sizes["dtype"] == "float32" else 2)
+
+
+def cuda_variant(config: DecodeConfig, target: str, sizes, bulk_copies: bool) -> DecodeConfig:
+    """Return a table's config with what CUDA asks of it: one stage without the copy engine, exact float32."""
+    if target != "cuda":
+        return config
+    num_stages = config.num_stages if bulk_copies else 1
+    return dataclasses.replace(config, num_stages=num_stages, fma=sizes["dtype"] == "float32")
 
 
 def padded_depth(head_dim: int) -> int:
@@ -82,7 +95,7 @@ def pick_splits(blocks: int, steps: int, slots: int) -> int:
 
 
 @T.macro
-def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped, scale, cap):
+def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped, scale, cap, fma):
     """Fold one tile of keys and values into the running result; tokens from `end` on are masked.
 
     `scores` is (scores, probabilities in shared memory), `state` is (output, maximum, sum, and scratch rows).
@@ -93,7 +106,7 @@ def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped
     rows, bn = s_frag.shape
     neg_inf = -T.infinity(_ACC)
     T.clear(s_frag)
-    tile_product(q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullCol)
+    tile_product(q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullCol, fma)
     for i, j in T.Parallel(rows, bn):
         if capped:
             s_frag[i, j] = cap * T.tanh(s_frag[i, j] * scale)
@@ -116,7 +129,7 @@ def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped
     for i, d in T.Parallel(rows, o_frag.shape[1]):
         o_frag[i, d] *= old_max[i]
     T.copy(s_frag, p_shared)
-    tile_product(p_shared, v_shared, o_frag, False, False, T.GemmWarpPolicy.FullCol)
+    tile_product(p_shared, v_shared, o_frag, False, False, T.GemmWarpPolicy.FullCol, fma)
 
 
 class DecodeKernel(Kernel):
@@ -155,10 +168,12 @@ class DecodeKernel(Kernel):
     @classmethod
     def default_config(cls, *, target, arch, **sizes):
         """The table's, but with one stage where rows are not aligned for the copy engine."""
-        config = super().default_config(target=target, arch=arch, **sizes)
-        if target == "cuda" and sizes["head_dim"] % 8:
-            return dataclasses.replace(config, num_stages=1)
-        return config
+        return cuda_variant(
+            super().default_config(target=target, arch=arch, **sizes),
+            target,
+            sizes,
+            sizes["head_dim"] % 8 == 0,
+        )
 
     @staticmethod
     def program(*, heads, kv_heads, head_dim, dtype, capped, config):
@@ -221,6 +236,7 @@ class DecodeKernel(Kernel):
                         capped,
                         scale,
                         cap,
+                        config.fma,
                     )
                 for i, d in T.Parallel(rows, depth):
                     if first_row + i < group and d < head_dim:

@@ -36,6 +36,7 @@ class MatmulConfig:
         split_k: number of blocks that share the sum over k.
         swap_ab: compute the transposed tile.
         staged: write the tile through shared memory, so that global stores are wide.
+        fma: form the products on the ordinary cores.
     """
 
     block_m: int
@@ -47,14 +48,15 @@ class MatmulConfig:
     split_k: int = 1
     swap_ab: bool = False
     staged: bool = True
+    fma: bool = False
 
 
-# Float32 products run on the ordinary cores, whatever the shape.
+# Float32 products run on the ordinary cores of a GPU, whatever the shape.
 EXACT_CONFIGS = ConfigTable(
     size=lambda s: s["n"],
     devices={
-        "cpu": ((None, MatmulConfig(32, 128, 64, 128, 0)),),
-        "sm_80": ((None, MatmulConfig(64, 64, 32, 128, 2)),),
+        "cpu": ((None, MatmulConfig(64, 64, 64, 128, 0)),),
+        "sm_80": ((None, MatmulConfig(64, 64, 32, 128, 2, fma=True)),),
     },
 )
 
@@ -120,9 +122,13 @@ def matmul_program(*, n, k, dtype, trans_a, trans_b, batched, config):
                 else:
                     T.copy(_region(b, bz, (first + step) * bk, col0, bk, bn), b_shared)
                 if swap:
-                    tile_product(b_shared, a_shared, acc, not trans_b, not trans_a, T.GemmWarpPolicy.Square)
+                    tile_product(
+                        b_shared, a_shared, acc, not trans_b, not trans_a, T.GemmWarpPolicy.Square, config.fma
+                    )
                 else:
-                    tile_product(a_shared, b_shared, acc, trans_a, trans_b, T.GemmWarpPolicy.Square)
+                    tile_product(
+                        a_shared, b_shared, acc, trans_a, trans_b, T.GemmWarpPolicy.Square, config.fma
+                    )
 
             if config.staged or swap:
                 d_shared = T.alloc_shared((bm, bn), d_dtype)

@@ -25,12 +25,13 @@ def _fma_product(a, b, acc, transpose_a, transpose_b):
 
 
 @T.macro
-def tile_product(a, b, acc, transpose_a, transpose_b, policy):
-    """Add `op(a) @ op(b)` to the fragment `acc`. Float32 operands must lie in shared memory.
+def tile_product(a, b, acc, transpose_a, transpose_b, policy, fma):
+    """Add `op(a) @ op(b)` to the fragment `acc`.
 
-    `policy` says how warps share `acc` where tensor cores do the work.
+    `policy` says how warps share `acc`. With `fma` the products are formed one by one, and the operands must
+    lie in shared memory: what a config for CUDA says for float32. The CPU has no tf32 and needs no such care.
     """
-    if a.dtype == "float32":
+    if fma:
         _fma_product(a, b, acc, transpose_a, transpose_b)
     else:
         T.gemm(a, b, acc, transpose_A=transpose_a, transpose_B=transpose_b, policy=policy)

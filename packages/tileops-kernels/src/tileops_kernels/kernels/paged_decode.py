@@ -3,14 +3,20 @@
 Source: arXiv:2309.06180.
 """
 
-import dataclasses
 from typing import ClassVar
 
 import tilelang.language as T
 
 from tileops_kernels.kernels.attention import MAX_HEAD_DIM
 from tileops_kernels.kernels.base import ConfigTable, Kernel
-from tileops_kernels.kernels.decode import DecodeConfig, attend_tile, padded_depth, row_bytes, rows_of
+from tileops_kernels.kernels.decode import (
+    DecodeConfig,
+    attend_tile,
+    cuda_variant,
+    padded_depth,
+    row_bytes,
+    rows_of,
+)
 
 __all__ = ["PagedDecodeKernel"]
 
@@ -51,9 +57,8 @@ class PagedDecodeKernel(Kernel):
     def default_config(cls, *, target, arch, **sizes):
         """One stage where the copy engine cannot serve: pages smaller than a tile, unaligned rows."""
         config = super().default_config(target=target, arch=arch, **sizes)
-        if target == "cuda" and (sizes["page_size"] % config.block_n or sizes["head_dim"] % 8):
-            return dataclasses.replace(config, num_stages=1)
-        return config
+        bulk_copies = sizes["page_size"] % config.block_n == 0 and sizes["head_dim"] % 8 == 0
+        return cuda_variant(config, target, sizes, bulk_copies)
 
     @staticmethod
     def program(*, heads, kv_heads, head_dim, page_size, dtype, capped, config):
@@ -139,6 +144,7 @@ class PagedDecodeKernel(Kernel):
                         capped,
                         scale,
                         cap,
+                        config.fma,
                     )
 
                 # Cleared past the end: a probability of 0 does not silence a NaN in an unused row.
@@ -167,6 +173,7 @@ class PagedDecodeKernel(Kernel):
                         capped,
                         scale,
                         cap,
+                        config.fma,
                     )
                 for i, d in T.Parallel(rows, depth):
                     if first_row + i < group and d < head_dim:
