@@ -77,10 +77,31 @@ def test_a_failed_write_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest
     assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_path_that_cannot_be_written_is_a_typed_error() -> None:
-    with pytest.raises(RecordError, match="cannot write the record"):
-        write_record(record("passed"), Path("/proc/nowhere/record.json"))
+def test_a_path_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "record.json", tmp_path):
+        with pytest.raises(RecordError, match="cannot write the record"):
+            write_record(record("passed"), path)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_record(record("passed"), path)
+        assert Record.model_validate_json(os.read(reader, 1 << 16)).summary.passed == 1
+    finally:
+        os.close(reader)
+    assert path.is_fifo()
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    target, link = tmp_path / "kept" / "record.json", tmp_path / "latest.json"
+    link.symlink_to(target)
+    write_record(record("passed"), link)
+    assert link.is_symlink()
+    assert read_record(target).summary.passed == 1
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def now() -> str:
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Replace `path` by `record` in one step.
+    """Replace `path` by `record` in one step. What is no regular file (a device, a pipe) is written to.
 
     Raises:
         RecordError: the file system refuses; what was at `path` before is still there.
@@ -120,8 +120,14 @@ def write_record(record: Record, path: Path) -> None:
     text = record.model_dump_json(by_alias=True, indent=1) + "\n"
     temporary = None
     try:
+        if path.exists() and not path.is_file():  # replacing /dev/null would take it from the whole machine
+            path.write_text(text, encoding="utf-8")
+            return
+        path = path.resolve()  # a symbolic link stays one
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
             temporary = Path(file.name)
             file.write(text)
             file.flush()
