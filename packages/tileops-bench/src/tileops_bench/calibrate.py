@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from tileops_bench.conditions import cpu_scrub_bytes
 from tileops_bench.errors import CalibrationError, ProtocolError
+from tileops_bench.files import replace_file
 from tileops_bench.protocol import Rates, RatesJob
 from tileops_bench.records import Record
 from tileops_bench.session import ChildDied, ChildSession
@@ -85,12 +86,12 @@ def default_path(device: str, threads: int) -> Path:
 
 
 def write_calibration(calibration: Calibration, path: str | Path) -> None:
-    """Write a calibration file, replacing an older one in one step."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(calibration.model_dump_json(by_alias=True, indent=2) + "\n")
-    partial.replace(path)
+    """Write a calibration file, replacing an older one in one step.
+
+    Raises:
+        StorageError: see `replace_file`.
+    """
+    replace_file(path, calibration.model_dump_json(by_alias=True, indent=2) + "\n")
 
 
 def read_calibration(path: str | Path) -> Calibration:

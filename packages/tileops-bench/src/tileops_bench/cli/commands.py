@@ -14,7 +14,8 @@ from tileops_bench import history as histories
 from tileops_bench.baselines import baselines_for, ops_with_baselines
 from tileops_bench.calibrate import default_path, measure_calibration, write_calibration
 from tileops_bench.cli.runcommand import choose_target, choose_timer
-from tileops_bench.errors import StorageError, UsageError
+from tileops_bench.errors import UsageError
+from tileops_bench.files import replace_file
 from tileops_bench.records import json_schema
 from tileops_bench.report import document_of, history_document, read_sections, render
 from tileops_bench.report.format import rate_text, time_text
@@ -40,11 +41,7 @@ def _read(path: Path) -> Results:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+    replace_file(path, text)
     print(path)
 
 
@@ -120,10 +117,7 @@ def calibrate(options: argparse.Namespace) -> int:
     timer = choose_timer(options.timer, target)
     found = measure_calibration(target, timer, available_cpus(options.threads))
     path = options.out or default_path(found.device, found.threads)
-    try:
-        write_calibration(found, path)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+    write_calibration(found, path)
     if options.json:
         _print_json(found.model_dump(by_alias=True, mode="json"))
         return 0
