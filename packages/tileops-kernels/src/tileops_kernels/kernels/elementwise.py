@@ -1,8 +1,9 @@
 """Elementwise kernel: one tile program for all ops of the expression table, over flat contiguous tensors.
 
-Inputs and outputs are passed as flat views. A block owns a run of `unroll * threads` vectors of `vec` elements; loads,
-arithmetic and stores are separate phases, so that every load of the block is in flight before the first result and
-all global accesses are `vec` elements (16 bytes at most) wide. Only the last block checks bounds per element.
+Inputs and outputs are passed as flat views. A block owns a run of `unroll * threads` vectors of `vec`
+elements; loads, arithmetic and stores are separate phases, so that every load of the block is in flight
+before the first result and all global accesses are `vec` elements (16 bytes at most) wide. Only the last
+block checks bounds per element.
 """
 
 from dataclasses import dataclass
@@ -70,8 +71,8 @@ class ElementwiseConfig:
     unroll: int
 
 
-# One config for every size: a block is 8 KB per 16-bit operand, enough in flight to saturate memory with two blocks per
-# multiprocessor, and a tensor of a few thousand elements still takes one launch of one block.
+# One config for every size: a block is 8 KB per 16-bit operand, enough in flight to saturate memory with two
+# blocks per multiprocessor, and a tensor of a few thousand elements still takes one launch of one block.
 CONFIGS = ConfigTable(
     size=lambda sizes: 0,
     devices={
@@ -84,7 +85,8 @@ CONFIGS = ConfigTable(
 class ElementwiseKernel(Kernel):
     """`output[i] = expression(inputs[i]...)` over flat contiguous tensors of the same size.
 
-    Program arguments: the inputs (flat), the output (flat), two scalars (`scalar_dtype`; unused ones are ignored).
+    Program arguments: the inputs (flat), the output (flat), two scalars (`scalar_dtype`; unused ones are
+    ignored).
     """
 
     SUPPORTED_DTYPES = _ALL

@@ -1,9 +1,10 @@
 """The expression table of the elementwise ops: adding an op is adding a line.
 
-An expression takes a `Math` (how to spell exp and division at the precision the output can show), its inputs and its
-run-time scalars, and returns the result. Float inputs arrive as float32 and are rounded once, at the output; integers
-stay in their own type and wrap as C does. Expressions propagate NaN exactly where PyTorch does: a comparison with NaN
-is false, so `Select(a > b or isnan(a), a, b)` returns whichever of the two is NaN.
+An expression takes a `Math` (how to spell exp and division at the precision the output can show), its inputs
+and its run-time scalars, and returns the result. Float inputs arrive as float32 and are rounded once, at the
+output; integers stay in their own type and wrap as C does. Expressions propagate NaN exactly where PyTorch
+does: a comparison with NaN is false, so `Select(a > b or isnan(a), a, b)` returns whichever of the two is
+NaN.
 """
 
 import math
@@ -35,8 +36,9 @@ class Math:
 
 PRECISE = Math(exp=lambda x: T.exp(x), divide=lambda a, b: a / b)
 
-# For 16-bit outputs. exp2(x * log2 e) is off by |x| * 6e-8 relative, rcp by 1 ulp of float32: both far below half an
-# ulp of the output (2^-12 for float16), at half the instructions; at full rate these are what limits a memory-bound op.
+# For 16-bit outputs. exp2(x * log2 e) is off by |x| * 6e-8 relative, rcp by 1 ulp of float32: both far below
+# half an ulp of the output (2^-12 for float16), at half the instructions; at full rate these are what limits
+# a memory-bound op.
 FAST = Math(exp=lambda x: T.exp2(x * T.float32(LOG2_E)), divide=lambda a, b: a * T.fast_rcp(b))
 
 
@@ -100,8 +102,9 @@ def _negative(x: Any) -> Any:
 
 
 def _floor_divide(a: Any, b: Any) -> Any:
-    """Python's floor division. Rounding a / b can only reach the integer above, never fall below the one beneath:
-    the sign of the exact remainder (one fma) tells, and then one is taken off. Infinite and zero divisors as PyTorch.
+    """Python's floor division. Rounding a / b can only reach the integer above, never fall below the one
+    beneath: the sign of the exact remainder (one fma) tells, and then one is taken off. Infinite and zero
+    divisors as PyTorch.
     """
     infinity = T.infinity("float32")
     quotient = T.floor(a / b)
@@ -120,7 +123,8 @@ class Expression:
     Attributes:
         value: `(math, inputs, scalars) -> result`.
         inputs: number of tensors.
-        compute: "arithmetic" (floats as float32, integers as they are), "float" (float32 always) or "native" (as
+        compute: "arithmetic" (floats as float32, integers as they are), "float" (float32 always) or "native"
+            (as
             stored: bits are moved, not computed with).
         on_bool: the expression for bool tensors (stored as 0 and 1) where it is another one.
     """

@@ -1,8 +1,8 @@
 """Elementwise kernel for operands that broadcast or are not contiguous: nothing is materialised.
 
-The output is contiguous over at most four dims (the flow merges dims first); every input is read in place through its
-strides, 0 along a dim it is broadcast over. A vector of the output never crosses a row, so along the last dim an input
-is one of three kinds:
+The output is contiguous over at most four dims (the flow merges dims first); every input is read in place
+through its strides, 0 along a dim it is broadcast over. A vector of the output never crosses a row, so along
+the last dim an input is one of three kinds:
 
 * "vector": unit stride, and every other stride a multiple of `vec`: one wide access per vector;
 * "scalar": stride 0: one element serves the whole vector;
@@ -26,7 +26,8 @@ KINDS = ("vector", "scalar", "strided")
 
 
 def _offset(kind, coordinates, strides):
-    """Return the offset of one input: in vectors for "vector" (strides are given in vectors), else in elements."""
+    """Return the offset of one input: in vectors for "vector" (strides are given in vectors), else in
+    elements."""
     leading = sum(c * s for c, s in zip(coordinates[:-1], strides[:-1], strict=True))
     if kind == "vector":
         return leading + coordinates[-1]
@@ -47,8 +48,9 @@ def _coordinates(index, sizes):
 class StridedElementwiseKernel(Kernel):
     """`output[i] = expression(inputs[i]...)`, inputs addressed through strides.
 
-    Program arguments: the inputs (flat, covering all they address), the output (flat), two scalars, the sizes of the
-    last three dims (the last in vectors), and four strides per input. Of these only the last `dims` are read.
+    Program arguments: the inputs (flat, covering all they address), the output (flat), two scalars, the sizes
+    of the last three dims (the last in vectors), and four strides per input. Of these only the last `dims`
+    are read.
     """
 
     SUPPORTED_DTYPES = ElementwiseKernel.SUPPORTED_DTYPES

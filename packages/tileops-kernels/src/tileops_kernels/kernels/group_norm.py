@@ -1,7 +1,7 @@
 """GroupNorm: LayerNorm of each group of channels, scaled and shifted per channel.
 
-A row is one group of one sample: `channels * spatial` adjacent elements; the channel of an element is its column
-divided by `spatial`.
+A row is one group of one sample: `channels * spatial` adjacent elements; the channel of an element is its
+column divided by `spatial`.
 """
 
 import tilelang.language as T
@@ -14,8 +14,8 @@ from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 class GroupNormKernel(Kernel):
     """Normalisation of groups of channels.
 
-    Program arguments: x, (weight, bias,) output, number of rows (samples times groups), eps. Tensors are flat and
-    contiguous.
+    Program arguments: x, (weight, bias,) output, number of rows (samples times groups), eps. Tensors are flat
+    and contiguous.
     """
 
     SUPPORTED_DTYPES = DTYPES

@@ -10,8 +10,8 @@ from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 class LayerNormKernel(Kernel):
     """Normalisation of rows to mean 0 and (biased) variance 1.
 
-    Program arguments: x, (residual,) weight, bias, output, (residual_out,) number of rows, row step of x (and of
-    residual) in vectors, eps. Tensors are flat.
+    Program arguments: x, (residual,) weight, bias, output, (residual_out,) number of rows, row step of x (and
+    of residual) in vectors, eps. Tensors are flat.
     """
 
     SUPPORTED_DTYPES = DTYPES

@@ -1,4 +1,5 @@
-"""logsumexp of rows, in one pass: every lane keeps a running maximum and the sum of exponentials relative to it."""
+"""logsumexp of rows, in one pass: every lane keeps a running maximum and the sum of exponentials relative to
+it."""
 
 import tilelang.language as T
 
@@ -12,9 +13,10 @@ from tileops_kernels.kernels.softmax import DTYPES, finite_or_zero
 class LogSumExpKernel(Kernel):
     """Logarithm of the sum of exponentials of each row, or the state it is made of.
 
-    Program arguments: x, output, totals (flat), number of rows, row step of x and length of a row in vectors, splits,
-    vectors per split (a multiple of the tile). Where `out_dtype` is "state" the output holds maxima and `totals` the
-    sums relative to them, both (rows, splits) float32; else the output is finished and `totals` is not written.
+    Program arguments: x, output, totals (flat), number of rows, row step of x and length of a row in vectors,
+    splits, vectors per split (a multiple of the tile). Where `out_dtype` is "state" the output holds maxima
+    and `totals` the sums relative to them, both (rows, splits) float32; else the output is finished and
+    `totals` is not written.
     """
 
     SUPPORTED_DTYPES = DTYPES

@@ -1,8 +1,8 @@
 """Reductions with one accumulator, over rows (`ReduceKernel`) and over columns (`ColumnReduceKernel`).
 
-Neither length is compiled in: rows, columns and the reduced length are run-time sizes, so one program serves every
-shape of a dtype. Long reductions are split between blocks; each split writes one state, and a second launch of the
-same program on the states finishes: no atomics, the same bits every time.
+Neither length is compiled in: rows, columns and the reduced length are run-time sizes, so one program serves
+every shape of a dtype. Long reductions are split between blocks; each split writes one state, and a second
+launch of the same program on the states finishes: no atomics, the same bits every time.
 """
 
 from dataclasses import dataclass
@@ -53,8 +53,8 @@ def _input_dtype(op, dtype):
 
 
 def _lane_product(tile):
-    """Return a macro for the product over lanes. There is no reduction primitive for it: two rounds through shared
-    memory, each thread multiplying `group` values, in an order that does not depend on timing."""
+    """Return a macro for the product over lanes. There is no reduction primitive for it: two rounds through
+    shared memory, each thread multiplying `group` values, in an order that does not depend on timing."""
     group = 1
     while group * group < tile.lanes:
         group *= 2
@@ -110,8 +110,9 @@ def _reduce_row(op, tile):
 class ReduceKernel(Kernel):
     """Reduces the last axis.
 
-    Program arguments: x (flat), output (flat), number of rows, row step of x and length of a row in vectors, splits,
-    vectors per split (a multiple of the tile), number of reduced elements. The output is (rows, splits).
+    Program arguments: x (flat), output (flat), number of rows, row step of x and length of a row in vectors,
+    splits, vectors per split (a multiple of the tile), number of reduced elements. The output is (rows,
+    splits).
     """
 
     SUPPORTED_DTYPES = DTYPES
@@ -233,9 +234,9 @@ class ArgReduceKernel(ReduceKernel):
 class ColumnReduceKernel(Kernel):
     """Reduces the middle axis of (outer, reduced, inner), reading along inner.
 
-    Program arguments: x (flat), output (flat), outer, reduced length, vectors of an inner row, step of x along outer
-    and along the reduced axis in vectors, splits, reduced elements per split, number of reduced elements. The output is
-    (outer, splits, inner).
+    Program arguments: x (flat), output (flat), outer, reduced length, vectors of an inner row, step of x
+    along outer and along the reduced axis in vectors, splits, reduced elements per split, number of reduced
+    elements. The output is (outer, splits, inner).
     """
 
     SUPPORTED_DTYPES = DTYPES

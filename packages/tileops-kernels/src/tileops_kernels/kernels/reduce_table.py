@@ -1,11 +1,11 @@
 """The reduction table: what each op accumulates. Adding a reduction with one accumulator is adding a line.
 
-An element is lifted to a state, states are combined, the last state is finished. States are what intermediate results
-are stored as, so a reduction that runs in several launches loses no precision between them.
+An element is lifted to a state, states are combined, the last state is finished. States are what intermediate
+results are stored as, so a reduction that runs in several launches loses no precision between them.
 
-Maxima and minima of floats are taken over order-preserving integers: 32-bit integers compare like the floats they come
-from, -0 and +0 are one value, and NaN is made the greatest (or least) of all, so that it propagates through every
-reduction primitive, including those that would drop it.
+Maxima and minima of floats are taken over order-preserving integers: 32-bit integers compare like the floats
+they come from, -0 and +0 are one value, and NaN is made the greatest (or least) of all, so that it propagates
+through every reduction primitive, including those that would drop it.
 """
 
 import math
@@ -30,7 +30,8 @@ class Reduction:
         state: dtype of the accumulator.
         combine: "sum", "prod", "max" or "min" of states.
         identity: the state of no elements.
-        lift: `(element, index along the reduced axis) -> state`; floats narrower than 64 bits arrive as float32.
+        lift: `(element, index along the reduced axis) -> state`; floats narrower than 64 bits arrive as
+            float32.
         finish: `(state, number of elements) -> result`, the number as float32.
         empty: the result for no elements.
     """

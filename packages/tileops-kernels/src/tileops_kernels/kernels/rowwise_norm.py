@@ -1,7 +1,8 @@
 """The body of the norm programs: statistics of a row, then one write.
 
-A row that fits in registers is read once, and the variance is the mean of squared deviations from the finished mean.
-A longer row is read in chunks, twice: one pass for the statistics (Welford per lane for the variance), one to write.
+A row that fits in registers is read once, and the variance is the mean of squared deviations from the
+finished mean. A longer row is read in chunks, twice: one pass for the statistics (Welford per lane for the
+variance), one to write.
 """
 
 from collections.abc import Callable
@@ -17,15 +18,16 @@ DTYPES = frozenset({"float16", "bfloat16", "float32"})
 
 @dataclass(frozen=True)
 class NormConfig:
-    """`rows` rows per block, `lanes` threads per row; a thread keeps at most `resident` elements in registers."""
+    """`rows` rows per block, `lanes` threads per row; a thread keeps at most `resident` elements in
+    registers."""
 
     rows: int
     lanes: int
     resident: int
 
 
-# By bytes of a row: a row of 8 KB is 256 threads of two 16-byte vectors. 64 float32 registers per thread is what a
-# block of 512 threads can hold without spilling.
+# By bytes of a row: a row of 8 KB is 256 threads of two 16-byte vectors. 64 float32 registers per thread is
+# what a block of 512 threads can hold without spilling.
 CONFIGS = ConfigTable(
     size=lambda sizes: sizes["vectors"] * sizes["vec"] * (4 if sizes["dtype"] == "float32" else 2),
     devices={
@@ -71,10 +73,11 @@ def norm_body(
     weighted: bool = True,
     biased: bool = False,
 ):
-    """Return a macro `(x, residual, weight, bias, output, residual_out, num_rows, x_step, residual_step, eps)`.
+    """Return a macro `(x, residual, weight, bias, output, residual_out, num_rows, x_step, residual_step,
+    eps)`.
 
-    Tensors are flat; those that an op lacks are None. Row r of `x` starts at vector r * x_step, so that rows need not
-    be adjacent; outputs are contiguous.
+    Tensors are flat; those that an op lacks are None. Row r of `x` starts at vector r * x_step, so that rows
+    need not be adjacent; outputs are contiguous.
 
     Args:
         statistic: "rms" (no mean is taken off) or "layer".

@@ -1,11 +1,11 @@
 """The tile that every row-wise program is built on.
 
 A row of `vectors` vectors of `vec` elements is read by `lanes` threads; a block holds `rows` rows, so it has
-`rows * lanes` threads. In step k lane l reads vector k * lanes + l: neighbouring threads read neighbouring vectors,
-each access is `vec` elements wide, and `unroll` steps are in flight at once. Fragments have shape
-(unroll, rows, lanes, vec): the first and the last axis lie in a thread's registers, so reducing over them is plain
-arithmetic; only the lanes are reduced across threads (`T.reduce_*` over a power-of-two axis, the one shape that
-lowers on every architecture). Rows shorter than the tile are masked, never padded in memory.
+`rows * lanes` threads. In step k lane l reads vector k * lanes + l: neighbouring threads read neighbouring
+vectors, each access is `vec` elements wide, and `unroll` steps are in flight at once. Fragments have shape
+(unroll, rows, lanes, vec): the first and the last axis lie in a thread's registers, so reducing over them is
+plain arithmetic; only the lanes are reduced across threads (`T.reduce_*` over a power-of-two axis, the one
+shape that lowers on every architecture). Rows shorter than the tile are masked, never padded in memory.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import tilelang.language as T
 from tvm import tirx
 
-
-# The programs mask what they read and write; the checks TileLang would add per element break up wide accesses.
+# The programs mask what they read and write; the checks TileLang would add per element break up wide
+# accesses.
 PASS_CONFIGS = {"tl.disable_safe_memory_legalize": True}
 
 
@@ -102,7 +102,8 @@ def welford_mean(x, mean, count):
 
 
 def welford_deviation(x, mean, count):
-    """Return what the `count`-th value adds to the squared deviations; `mean` is that of the values before it."""
+    """Return what the `count`-th value adds to the squared deviations; `mean` is that of the values before
+    it."""
     delta = T.cast(x, "float32") - mean
     return delta * delta * (T.float32(1) - T.float32(1) / T.cast(count, "float32"))
 
@@ -110,9 +111,9 @@ def welford_deviation(x, mean, count):
 def welford(tile: RowTile, vectors):
     """Return macros of a one-pass mean and sum of squared deviations.
 
-    Every (lane, element) position keeps its own running mean and sum; positions fill in order, so in step k all that
-    take part have seen k values and share one reciprocal. `merge` combines the positions of a row: no cancellation
-    whatever the mean, unlike a sum of squares.
+    Every (lane, element) position keeps its own running mean and sum; positions fill in order, so in step k
+    all that take part have seen k values and share one reciprocal. `merge` combines the positions of a row:
+    no cancellation whatever the mean, unlike a sum of squares.
     """
 
     @T.macro

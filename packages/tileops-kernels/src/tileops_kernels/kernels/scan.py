@@ -1,7 +1,7 @@
 """Cumulative sums of rows and of columns, read and written once.
 
-Inside a block the sum goes from small to large: the elements of a vector in a thread's registers, the threads of a warp,
-the warps, and then the chunks of a row, which carry over. All partial sums are float32.
+Inside a block the sum goes from small to large: the elements of a vector in a thread's registers, the threads
+of a warp, the warps, and then the chunks of a row, which carry over. All partial sums are float32.
 """
 
 from dataclasses import dataclass
@@ -175,7 +175,8 @@ class ColumnScanKernel(Kernel):
         nx = T.dynamic("nx")
 
         def position(chunk, r, u):
-            """Return the index along the axis: a thread scans `unroll` neighbours, the threads follow each other."""
+            """Return the index along the axis: a thread scans `unroll` neighbours, the threads follow each
+            other."""
             return (chunk * rows + r) * unroll + u
 
         @T.prim_func

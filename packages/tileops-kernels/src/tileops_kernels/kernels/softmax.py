@@ -1,8 +1,8 @@
 """Softmax and log-softmax of rows.
 
 `SoftmaxKernel` keeps a row in registers: one read, one write. A row too long for that takes two launches: the
-statistics of its splits (`LogSumExpKernel`), then `SoftmaxApplyKernel`, which merges them and writes; so few long rows
-still fill the device.
+statistics of its splits (`LogSumExpKernel`), then `SoftmaxApplyKernel`, which merges them and writes; so few
+long rows still fill the device.
 """
 
 from dataclasses import dataclass
@@ -150,8 +150,8 @@ class SoftmaxKernel(Kernel):
 class SoftmaxApplyKernel(Kernel):
     """Second launch for long rows: merges the statistics of a row's splits and writes its elements.
 
-    Program arguments: x, output (flat), maxima, totals (flat float32, rows by splits), number of rows, row step of x
-    and length of a row in vectors, splits, vectors per split (a multiple of the tile).
+    Program arguments: x, output (flat), maxima, totals (flat float32, rows by splits), number of rows, row
+    step of x and length of a row in vectors, splits, vectors per split (a multiple of the tile).
     """
 
     SUPPORTED_DTYPES = DTYPES

@@ -1,7 +1,7 @@
 """Softmax, log-softmax and logsumexp along the middle axis of (outer, length, inner), reading along inner.
 
-Threads that share a column split its length; each keeps a running maximum and sum, which are then merged. Softmax reads
-the columns a second time to write them.
+Threads that share a column split its length; each keeps a running maximum and sum, which are then merged.
+Softmax reads the columns a second time to write them.
 """
 
 import tilelang.language as T
@@ -19,8 +19,8 @@ RESULTS = ("softmax", "log_softmax", "logsumexp")
 class ColumnSoftmaxKernel(Kernel):
     """Softmax family along the middle axis.
 
-    Program arguments: x, output (flat), outer, length, vectors of an inner row. Tensors are contiguous; logsumexp's
-    output is (outer, inner).
+    Program arguments: x, output (flat), outer, length, vectors of an inner row. Tensors are contiguous;
+    logsumexp's output is (outer, inner).
     """
 
     SUPPORTED_DTYPES = DTYPES

@@ -1,7 +1,8 @@
 """Variance: the reduction whose state is a pair, mean and sum of squared deviations.
 
-Each position keeps its own running mean and deviations (Welford), positions are merged with weights (Chan et al.), and
-so are the states of splits and of further reduced axes: the result does not suffer from a large mean.
+Each position keeps its own running mean and deviations (Welford), positions are merged with weights (Chan et
+al.), and so are the states of splits and of further reduced axes: the result does not suffer from a large
+mean.
 """
 
 import tilelang.language as T
@@ -26,9 +27,10 @@ def _count(first, last, position, stride):
 class VarianceKernel(Kernel):
     """Mean and squared deviations of the last axis.
 
-    Program arguments: x (flat), output (flat), means (flat), number of rows, row step and length of a row in vectors,
-    splits, vectors per split, divisor. Where `out_dtype` is "state" the output holds squared deviations and `means`
-    the means, both (rows, splits) float32; else the output is finished and `means` is not written.
+    Program arguments: x (flat), output (flat), means (flat), number of rows, row step and length of a row in
+    vectors, splits, vectors per split, divisor. Where `out_dtype` is "state" the output holds squared
+    deviations and `means` the means, both (rows, splits) float32; else the output is finished and `means` is
+    not written.
     """
 
     SUPPORTED_DTYPES = FLOATS
@@ -148,9 +150,9 @@ class VarianceKernel(Kernel):
 class ColumnVarianceKernel(Kernel):
     """Mean and squared deviations of the middle axis of (outer, reduced, inner).
 
-    Program arguments: x (flat), output (flat), means (flat), outer, reduced length, vectors of an inner row, step of x
-    along outer and along the reduced axis in vectors, splits, reduced elements per split, divisor. States are
-    (outer, splits, inner).
+    Program arguments: x (flat), output (flat), means (flat), outer, reduced length, vectors of an inner row,
+    step of x along outer and along the reduced axis in vectors, splits, reduced elements per split, divisor.
+    States are (outer, splits, inner).
     """
 
     SUPPORTED_DTYPES = FLOATS
@@ -278,8 +280,8 @@ class ColumnVarianceKernel(Kernel):
 def _merge_states(
     deviations, means, outer_index, length, inner, column, chunk, total, mean, deviation, block
 ):
-    """Combine the states along the middle axis, one output per thread; all states but the last stand for `chunk`
-    elements, `total` in all."""
+    """Combine the states along the middle axis, one output per thread; all states but the last stand for
+    `chunk` elements, `total` in all."""
     for i in T.Parallel(block):
         mean[i] = T.float32(0)
         deviation[i] = T.float32(0)
@@ -298,8 +300,8 @@ def _merge_states(
 class VarianceMergeKernel(Kernel):
     """Merges states of (outer, length, inner) along the middle axis.
 
-    Program arguments: deviations, means (flat float32), output, output means (flat), outer, length, inner, elements
-    per state, elements in all, divisor.
+    Program arguments: deviations, means (flat float32), output, output means (flat), outer, length, inner,
+    elements per state, elements in all, divisor.
     """
 
     SUPPORTED_DTYPES = FLOATS

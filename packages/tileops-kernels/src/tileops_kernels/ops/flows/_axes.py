@@ -1,4 +1,5 @@
-"""Axes of a reduction: any set of dims as a sequence of (outer, reduced, inner) problems, without a transpose."""
+"""Axes of a reduction: any set of dims as a sequence of (outer, reduced, inner) problems, without a
+transpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Binding a compiled program to the memory a plan will hand it, so that a call passes tensors and nothing else."""
+"""Binding a compiled program to the memory a plan will hand it, so that a call passes tensors and nothing
+else."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def bind(
 ) -> Launch:
     """Return `launch(*tensors)`, which runs the program on every part.
 
-    One part that starts at the tensors' first elements, which is what all but huge tensors are, is bound to its sizes
+    One part that starts at the tensors' first elements, which is what all but huge tensors are, is bound to
+    its sizes
     now: a call then reads nothing but addresses, and needs no views.
 
     Args:

@@ -14,10 +14,11 @@ _ACCESS_BYTES = 16
 
 
 def vector_width(tensors: Iterable[torch.Tensor], *divisors: int) -> int:
-    """Return the widest access, in elements: at most 16 bytes of the widest dtype, dividing every divisor, and
-    aligned in every tensor.
+    """Return the widest access, in elements: at most 16 bytes of the widest dtype, dividing every divisor,
+    and aligned in every tensor.
 
-    The address is looked at modulo the access width only, which is part of an op's plan key (`Kernel.ALIGNMENT`).
+    The address is looked at modulo the access width only, which is part of an op's plan key
+    (`Kernel.ALIGNMENT`).
 
     >>> x = torch.empty(64, dtype=torch.float16)
     >>> vector_width([x], 64), vector_width([x], 12), vector_width([x[1:]], 64), vector_width([x.float()], 64)
@@ -63,7 +64,8 @@ def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[
 def is_dense(tensor: torch.Tensor) -> bool:
     """True if the tensor fills its span of memory without gaps or overlaps, in some order of its dims.
 
-    >>> is_dense(torch.empty(2, 3).t()), is_dense(torch.empty(4, 4)[:, :2]), is_dense(torch.empty(3).expand(2, 3))
+    >>> x = torch.empty(4, 4)
+    >>> is_dense(x.t()), is_dense(x[:, :2]), is_dense(x[:1].expand(2, 4))
     (True, False, False)
     """
     expected = 1

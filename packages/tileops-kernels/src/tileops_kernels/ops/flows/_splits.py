@@ -8,12 +8,12 @@ import torch
 
 from tileops_kernels.kernels.reduce import ReduceConfig
 from tileops_kernels.ops.flows._axes import Stage
-from tileops_kernels.ops.flows._layout import MAX_ELEMENTS, vector_width
+from tileops_kernels.ops.flows._layout import vector_width
 
 __all__ = ["Split", "geometry_of", "size_hint", "split_of", "stage_width"]
 
-# A split shorter than this many tiles costs more in its second launch than it gains.
-_LEAST_TILES_PER_SPLIT = 2
+# A split of fewer elements costs more in its second launch than it gains.
+_LEAST_ELEMENTS = 4096
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,18 @@ class Split:
     length: int
 
 
-def split_of(length: int, tile: int, blocks: int, config: ReduceConfig) -> Split:
-    """Split `length` so that about `config.target_blocks` blocks run; every split is a whole number of tiles."""
+def split_of(length: int, tile: int, unit: int, blocks: int, config: ReduceConfig) -> Split:
+    """Split `length` so that about `config.target_blocks` blocks run; every split is a whole number of tiles.
+
+    Args:
+        length: steps along the reduced axis.
+        tile: steps of one tile.
+        unit: elements a block reads in one step.
+        blocks: blocks without splitting.
+        config: of the kernel.
+    """
     tiles = -(-length // tile)
-    wanted = min(config.target_blocks // max(blocks, 1), tiles // _LEAST_TILES_PER_SPLIT)
-    wanted = max(wanted, -(-length // MAX_ELEMENTS), 1)
+    wanted = max(1, min(config.target_blocks // max(blocks, 1), length * unit // _LEAST_ELEMENTS, tiles))
     size = -(-tiles // wanted) * tile
     return Split(-(-length // size), size)
 
@@ -37,11 +44,13 @@ def geometry_of(stage: Stage, vec: int, config: ReduceConfig) -> tuple[Split, tu
     """Return the split of a stage and the launch arguments between the tensors and the count."""
     if stage.inner == 1:
         vectors = stage.length // vec
-        split = split_of(vectors, config.lanes * config.unroll, -(-stage.outer // config.rows), config)
+        split = split_of(
+            vectors, config.lanes * config.unroll, vec * config.rows, -(-stage.outer // config.rows), config
+        )
         return split, (stage.outer, vectors, vectors, split.count, split.length)
     inner = stage.inner // vec
     blocks = stage.outer * -(-inner // config.lanes)
-    split = split_of(stage.length, config.rows * config.unroll, blocks, config)
+    split = split_of(stage.length, config.rows * config.unroll, config.lanes * vec, blocks, config)
     steps = (stage.length * inner, inner)
     return split, (stage.outer, stage.length, inner, *steps, split.count, split.length)
 

@@ -1,4 +1,5 @@
-"""Flow of the elementwise ops: flat where every operand is contiguous and of one shape, through strides elsewhere."""
+"""Flow of the elementwise ops: flat where every operand is contiguous and of one shape, through strides
+elsewhere."""
 
 from __future__ import annotations
 
@@ -196,10 +197,33 @@ def _bounds(params: Params) -> tuple[float, float]:
     return (-inf if low is None else low, inf if high is None else high)
 
 
-_SAME_NAME = """
-    relu silu exp log sqrt rsqrt abs neg reciprocal sigmoid tanh erf floor sin cos isnan logical_not bitwise_not
-    mul maximum minimum eq lt bitwise_and where
-""".split()
+_SAME_NAME = [
+    "relu",
+    "silu",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "abs",
+    "neg",
+    "reciprocal",
+    "sigmoid",
+    "tanh",
+    "erf",
+    "floor",
+    "sin",
+    "cos",
+    "isnan",
+    "logical_not",
+    "bitwise_not",
+    "mul",
+    "maximum",
+    "minimum",
+    "eq",
+    "lt",
+    "bitwise_and",
+    "where",
+]
 
 
 def _op_name(expression: str) -> str:

@@ -183,7 +183,8 @@ class Variance(Flow):
         return run
 
     def _chain(self, plan: Sequence[Stage], x: torch.Tensor, dtype: torch.dtype, divisor: float) -> Launch:
-        """Return a launch of the first stage on the data and of merges for its splits and the other stages."""
+        """Return a launch of the first stage on the data and of merges for its splits and the other
+        stages."""
         first, device, root = plan[0], x.device, self._root
         kernel = VarianceKernel if first.inner == 1 else ColumnVarianceKernel
         fresh = torch.empty(0, dtype=torch.float32, device=device)

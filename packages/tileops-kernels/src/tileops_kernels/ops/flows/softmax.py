@@ -1,4 +1,5 @@
-"""Flow of softmax, log-softmax and logsumexp: rows in registers, long rows in two launches, other axes by columns."""
+"""Flow of softmax, log-softmax and logsumexp: rows in registers, long rows in two launches, other axes by
+columns."""
 
 from __future__ import annotations
 
@@ -140,7 +141,8 @@ class LogSumExp(Flow):
 
 
 def _with_splits(plan: Sequence[Stage], x: torch.Tensor) -> list[Stage]:
-    """Cut a long last axis in equal parts, each a row of its own: the logsumexp of their results is the same."""
+    """Cut a long last axis in equal parts, each a row of its own: the logsumexp of their results is the
+    same."""
     first = plan[0]
     if first.inner > 1:
         return list(plan)
@@ -192,7 +194,8 @@ def _columns(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) 
 
 
 def _example(tensor: torch.Tensor) -> torch.Tensor | torch.dtype:
-    """A tensor that will be there at the call, or the dtype of one the plan makes: a copy, or a result of its own."""
+    """A tensor that will be there at the call, or the dtype of one the plan makes: a copy, or a result of its
+    own."""
     return tensor if tensor.numel() and tensor.is_contiguous() else tensor.dtype
 
 

@@ -1,0 +1,204 @@
+"""How flows of elementwise and row-wise ops cut a call into launches, counted on a stub: nothing compiles."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tileops_kernels.kernels.base import Kernel
+from tileops_kernels.ops.flows import _layout, _rows, elementwise
+from tileops_kernels.ops.flows._axes import Stage
+from tileops_kernels.ops.flows._splits import split_of
+from tileops_kernels.ops.registry import FLOWS
+from tileops_manifest import TensorMeta, load_manifest
+
+
+class Program:
+    """Stands in for a compiled program; logs the calls of its launchers."""
+
+    def __init__(self, log, kernel, static):
+        self.log, self.kernel, self.static = log, kernel, static
+
+    def bound(self, *example):
+        sizes = [t.numel() for t in example if isinstance(t, torch.Tensor)]
+        return lambda *args: self.log.append(SimpleNamespace(program=self, args=args, sizes=sizes))
+
+    def launcher(self, *args):
+        sizes = [t.numel() for t in args if isinstance(t, torch.Tensor)]
+        self.log.append(SimpleNamespace(program=self, args=args, sizes=sizes))
+
+
+@pytest.fixture
+def log(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        Kernel,
+        "compiled",
+        classmethod(lambda cls, device, config=None, **static: Program(calls, cls.__name__, static)),
+    )
+    return calls
+
+
+def call(op, *inputs, **params):
+    entry = load_manifest()[op]
+    metas = {
+        name: None if t is None else TensorMeta(tuple(t.shape), str(t.dtype).removeprefix("torch."))
+        for name, t in zip(entry.inputs, inputs, strict=True)
+    }
+    return FLOWS[op].prepare(entry.bind(metas, params), inputs)(*inputs)
+
+
+def kernels(log):
+    return [entry.program.kernel for entry in log]
+
+
+def test_contiguous_operands_take_one_flat_launch(log):
+    x = torch.empty(8, 16, dtype=torch.bfloat16)
+    call("AddFwdOp", x, x)
+    (launch,) = log
+    assert (launch.program.kernel, launch.program.static["vec"]) == ("ElementwiseKernel", 8)
+    assert launch.sizes == [128, 128, 128]
+
+
+def test_broadcasting_materialises_nothing(log):
+    features, bias = torch.empty(2, 6, 8, 8), torch.empty(6, 1, 1)
+    call("AddFwdOp", features, bias)
+    (launch,) = log
+    assert launch.program.static["kinds"] == ("vector", "scalar")
+    assert launch.args[0] is features
+    assert launch.args[1] is bias
+
+
+def test_more_dims_than_the_kernel_walks_are_copied(log):
+    x = torch.empty(2, 3, 2, 3, 2, 3)
+    call("AddFwdOp", x, x[:, :1, :, :1, :, :1])
+    assert kernels(log) == ["ElementwiseKernel"]
+    assert all(t.is_contiguous() for t in log[0].args[:2])
+
+
+def test_in_place_writes_the_input_and_returns_it(log):
+    x = torch.empty(4, 6).t()
+    assert call("ReluFwdOp", x, inplace=True) is x
+    assert log[0].args[0] is log[0].args[1] is x
+
+
+def test_misaligned_input_narrows_the_access(log):
+    call("ReluFwdOp", torch.empty(65)[1:])
+    assert log[0].program.static["vec"] == 1
+
+
+def test_huge_tensors_are_cut_into_launches_that_cover_them(log, monkeypatch):
+    monkeypatch.setattr(elementwise, "MAX_ELEMENTS", 1000)
+    call("ReluFwdOp", torch.empty(2500))
+    assert [launch.sizes for launch in log] == [[1000, 1000], [1000, 1000], [500, 500]]
+
+
+def test_huge_strided_tensors_are_cut_along_the_first_dims(log, monkeypatch):
+    monkeypatch.setattr(elementwise, "MAX_ELEMENTS", 1000)
+    call("AddFwdOp", torch.empty(10, 300), torch.empty(300))
+    assert sum(launch.sizes[-1] for launch in log) == 3000
+    assert max(max(launch.sizes) for launch in log) <= 1000
+
+
+def test_rows_of_a_wider_tensor_are_read_in_place(log):
+    x, weight = torch.empty(4, 64, dtype=torch.bfloat16), torch.empty(32, dtype=torch.bfloat16)
+    part = x[:, 32:]
+    call("RMSNormFwdOp", part, weight, normalized_shape=[32])
+    (launch,) = log
+    assert launch.args[0] is part
+    assert launch.args[3:5] == (4, 64 // launch.program.static["vec"])
+
+
+def test_rows_without_unit_stride_are_copied_once(log):
+    x = torch.empty(32, 4).t()
+    call("RMSNormFwdOp", x, torch.empty(32), normalized_shape=[32])
+    assert log[0].args[0].is_contiguous()
+
+
+def test_group_norm_parts_hold_whole_samples(log, monkeypatch):
+    monkeypatch.setattr(_rows, "MAX_ELEMENTS", 100)
+    call("GroupNormFwdOp", torch.empty(3, 4, 10), None, None, num_groups=2)
+    assert [launch.args[-2] for launch in log] == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "expected"),
+    [
+        ((4, 8), -1, ["ReduceKernel"]),
+        ((4, 8), 0, ["ColumnReduceKernel"]),
+        ((2, 4, 8), [0, 1], ["ColumnReduceKernel"]),
+        ((2, 4, 8), [0, 2], ["ReduceKernel", "ColumnReduceKernel"]),
+        ((2, 4, 8), None, ["ReduceKernel"]),
+        ((), None, ["ReduceKernel"]),
+    ],
+)
+def test_a_reduction_takes_one_launch_per_group_of_axes(log, shape, dim, expected):
+    call("SumFwdOp", torch.empty(shape), dim=dim)
+    assert kernels(log) == expected
+
+
+def test_intermediate_results_are_states_and_only_the_last_launch_finishes(log):
+    call("MeanFwdOp", torch.empty(2, 4, 8, dtype=torch.float16), dim=[0, 2])
+    first, last = (launch.program.static for launch in log)
+    assert (first["dtype"], first["out_dtype"]) == ("float16", "state")
+    assert (last["dtype"], last["out_dtype"]) == ("state", "float16")
+    assert log[0].args[-1] == log[1].args[-1] == 16.0
+
+
+def test_few_long_rows_are_split_and_finished_by_a_second_launch(log):
+    call("SumFwdOp", torch.empty(1, 1 << 16), dim=-1)
+    assert kernels(log) == ["ReduceKernel", "ReduceKernel"]
+    assert log[0].sizes[1] > 1
+
+
+def test_variance_merges_splits_and_further_axes(log):
+    call("VarFwdOp", torch.empty(3, 2, 1 << 15), dim=[0, 2])
+    assert kernels(log)[0] == "VarianceKernel"
+    assert set(kernels(log)[1:]) == {"VarianceMergeKernel"}
+    assert log[-1].args[-2] == 3 * (1 << 15)
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("SumFwdOp", 0.0), ("MeanFwdOp", float("nan")), ("AllFwdOp", True), ("AnyFwdOp", False)],
+)
+def test_the_reduction_of_nothing_is_filled_without_a_launch(log, op, expected):
+    dtype = torch.bool if op in ("AllFwdOp", "AnyFwdOp") else torch.float32
+    result = call(op, torch.empty(0, 3, dtype=dtype), dim=0)
+    assert log == []
+    torch.testing.assert_close(result, torch.full((3,), expected, dtype=dtype), equal_nan=True)
+
+
+def test_softmax_takes_one_launch_if_a_row_fits_in_registers_and_two_if_not(log, monkeypatch):
+    call("SoftmaxFwdOp", torch.empty(4, 1000), dim=-1)
+    call("SoftmaxFwdOp", torch.empty(4, 1 << 18), dim=-1)
+    call("SoftmaxFwdOp", torch.empty(4, 1000), dim=0)
+    assert kernels(log) == ["SoftmaxKernel", "LogSumExpKernel", "SoftmaxApplyKernel", "ColumnSoftmaxKernel"]
+
+
+def test_no_flow_launches_for_an_empty_output(log):
+    assert call("CumsumFwdOp", torch.empty(0, 3)).shape == (0, 3)
+    assert call("SiluAndMulFwdOp", torch.empty(0, 6)).shape == (0, 3)
+    assert call("SoftmaxFwdOp", torch.empty(2, 0), dim=-1).shape == (2, 0)
+    assert log == []
+
+
+@pytest.mark.parametrize("length", [1, 7, 1024, 5000, 100_000])
+def test_splits_are_whole_tiles_and_cover_the_length(length):
+    config = SimpleNamespace(target_blocks=264)
+    split = split_of(length, 256, 8, 4, config)
+    assert split.length % 256 == 0
+    assert (split.count - 1) * split.length < length <= split.count * split.length
+
+
+def test_merging_dims_keeps_every_operand_addressable():
+    sizes, (a, b) = _layout.merge_dims([2, 3, 4], [[12, 4, 1], [0, 4, 1]])
+    assert (sizes, a, b) == ([2, 12], [12, 1], [0, 1])
+
+
+def test_stages_shrink_what_the_next_one_reads():
+    from tileops_kernels.ops.flows._axes import stages
+
+    assert stages([2, 3, 4, 5], [1, 3]) == [Stage(24, 5, 1), Stage(2, 3, 4)]

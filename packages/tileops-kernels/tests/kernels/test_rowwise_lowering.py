@@ -1,0 +1,80 @@
+"""Elementwise and row-wise programs read and write 16 bytes at a time, and masks do not take that away."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tileops_kernels.kernels import get_kernel
+from tileops_kernels.kernels.elementwise_expressions import EXPRESSIONS
+from tileops_kernels.kernels.reduce_table import REDUCTIONS
+from tileops_kernels.targets.cuda.lowering import lower
+
+ARCH = "sm_90a"
+ADD = {"expression": "add", "dtypes": ("bfloat16", "bfloat16"), "out_dtype": "bfloat16", "vec": 8}
+NORM = {"vectors": 500, "vec": 8, "dtype": "bfloat16"}
+
+# Kernel, static arguments, tensors read through 16-byte accesses, tensors written through them.
+WIDE = [
+    ("ElementwiseKernel", ADD, {"a", "b"}, {"y"}),
+    ("StridedElementwiseKernel", {**ADD, "kinds": ("vector", "scalar"), "dims": 3}, {"a"}, {"y"}),
+    ("GatedKernel", {"activation": "silu", "dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
+    ("RMSNormKernel", {**NORM, "residual": False}, {"x", "weight"}, {"output"}),
+    ("LayerNormKernel", {**NORM, "residual": True}, {"x", "residual_in", "bias"}, {"output", "residual_out"}),
+    ("SoftmaxKernel", {"dtype": "float16", "vec": 8, "steps": 2, "log": False}, {"x"}, {"output"}),
+    ("ReduceKernel", {"op": "sum", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8}, {"x"}, set()),
+    ("ColumnReduceKernel", {"op": "sum", "dtype": "bfloat16", "out_dtype": "state", "vec": 8}, {"x"}, set()),
+    ("VarianceKernel", {"dtype": "float32", "out_dtype": "state", "root": False, "vec": 4}, {"x"}, set()),
+    ("ScanKernel", {"dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
+    ("ColumnScanKernel", {"dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
+]
+
+
+def source_of(name: str, static: dict) -> str:
+    kernel = get_kernel(name)
+    config = kernel.default_config(target="cuda", arch=ARCH, **static)
+    return lower(kernel.program(**static, config=config), ARCH, kernel.PASS_CONFIGS).device
+
+
+def wide(source: str, tensor: str, *, written: bool) -> bool:
+    access = rf"\*\((?:uint4|float4)\*\)\({tensor} \+ .*"
+    return re.search(access + (r"\)+ = " if written else ""), source) is not None
+
+
+@pytest.mark.parametrize(("name", "static", "read", "written"), WIDE, ids=[case[0] for case in WIDE])
+def test_global_accesses_are_sixteen_bytes_wide(name, static, read, written):
+    source = source_of(name, static)
+    assert {t for t in read if wide(source, t, written=False)} == read
+    assert {t for t in written if wide(source, t, written=True)} == written
+
+
+def test_unaligned_rows_are_read_element_by_element():
+    source = source_of("RMSNormKernel", {**NORM, "vectors": 4095, "vec": 1, "residual": False})
+    assert not wide(source, "x", written=False)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8"])
+@pytest.mark.parametrize("expression", ["logical_not", "eq", "lt", "isnan"])
+def test_comparisons_of_bytes_lower(expression, dtype):
+    # CUDA C++ has no vector of sixteen bools, which is what a cast of the comparison would become.
+    count = EXPRESSIONS[expression].inputs
+    static = {"expression": expression, "dtypes": (dtype,) * count, "out_dtype": "bool", "vec": 16}
+    assert "boolx" not in source_of("ElementwiseKernel", static)
+
+
+@pytest.mark.parametrize("op", sorted(REDUCTIONS))
+def test_every_reduction_lowers_over_rows(op):
+    assert "extern" in source_of(
+        "ReduceKernel", {"op": op, "dtype": "bfloat16", "out_dtype": "state", "vec": 8}
+    )
+
+
+def test_short_rows_are_reduced_within_a_warp():
+    kernel = get_kernel("ReduceKernel")
+    config = kernel.default_config(target="cuda", arch=ARCH, vectors=100)
+    program = kernel.program(op="sum", dtype="bfloat16", out_dtype="bfloat16", vec=8, config=config)
+    source = lower(program, ARCH, kernel.PASS_CONFIGS).device
+    assert config.lanes == 32
+    assert "AllReduce<tl::SumOp, 32," in source
+    assert "__shared__" not in source
