@@ -184,19 +184,20 @@ class Entry:
         value = params[spec.name]
         try:
             canonical = spec.type.canonical(value)
-        except Mismatch:
-            message = f"{spec.name} is {value!r} ({type(value).__name__}), expected {spec.type}"
+        except Mismatch as mismatch:
+            expected = ", ".join(filter(None, (str(spec.type), str(mismatch))))
+            message = f"{spec.name} is {_shown(value)} ({type(value).__name__}), expected {expected}"
             raise ParamError(
                 self.name,
                 message,
                 argument=spec.name,
                 got=value,
-                expected=str(spec.type),
+                expected=expected,
                 rule=str(spec.type),
             ) from None
         if spec.choices is not None and canonical not in spec.choices:
             choices = ", ".join(repr(choice) for choice in spec.choices)
-            message = f"{spec.name} is {value!r}, expected one of {choices}"
+            message = f"{spec.name} is {_shown(value)}, expected one of {choices}"
             raise ParamError(
                 self.name,
                 message,
@@ -330,6 +331,15 @@ class Entry:
                     expected=rule.expr.source,
                     rule=rule.expr.source,
                 )
+
+
+def _shown(value: Any, most: int = 120) -> str:
+    """A caller's value in a message: short, and whatever it is (`repr` of an int of 5000 digits raises)."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - any class may come here, with any __repr__
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _short(value: Any) -> str:

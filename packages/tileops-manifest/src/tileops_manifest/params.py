@@ -12,9 +12,13 @@ from typing import Any
 from tileops_manifest.dtypes import DTYPES
 from tileops_manifest.errors import ExpressionError, suggest
 
+_INT64 = range(-(1 << 63), 1 << 63)
+
 
 class Mismatch(Exception):
-    """A value is not of the type; internal to this module and its caller."""
+    """A value is not of the type; internal to this module and its caller. Its text says what else is expected
+    of a value that looks right.
+    """
 
 
 Check = Callable[[Any], Any]
@@ -29,12 +33,13 @@ class ParamType:
 
     def canonical(self, value: Any) -> Any:
         """The canonical form of ``value``. Raises Mismatch when no alternative accepts it."""
+        hint = ""
         for check in self.checks:
             try:
                 return check(value)
-            except Mismatch:
-                continue
-        raise Mismatch
+            except Mismatch as mismatch:
+                hint = hint or str(mismatch)
+        raise Mismatch(hint)
 
     def __str__(self) -> str:
         return self.source
@@ -45,6 +50,8 @@ def _int(value: Any) -> Any:
     if isinstance(value, bool):
         raise Mismatch
     if isinstance(value, Integral):
+        if int(value) not in _INT64:
+            raise Mismatch("an integer of 64 bits")
         return int(value)
     if hasattr(type(value), "__index__") and not hasattr(type(value), "shape"):
         return value
@@ -55,7 +62,10 @@ def _float(value: Any) -> Any:
     if isinstance(value, bool):
         raise Mismatch
     if isinstance(value, Real):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise Mismatch("a number that float64 can hold") from None
     if hasattr(type(value), "__float__") and not hasattr(type(value), "shape"):
         return value
     raise Mismatch
