@@ -51,7 +51,7 @@ class UnknownOracleError(LookupError):
 
     def __init__(self, op: str) -> None:
         self.op = op
-        close = get_close_matches(op, _ORACLES, n=1)
+        close = get_close_matches(op, _ORACLES, n=1, cutoff=0.7)  # all names end alike
         super().__init__(f"no oracle for {op!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
 
 
