@@ -7,8 +7,6 @@ import re
 import pytest
 
 from tileops_kernels.kernels import get_kernel
-from tileops_kernels.kernels.elementwise_expressions import EXPRESSIONS
-from tileops_kernels.kernels.reduce_table import REDUCTIONS
 from tileops_kernels.targets.cuda.lowering import lower
 
 ARCH = "sm_90a"
@@ -52,22 +50,6 @@ def test_global_accesses_are_sixteen_bytes_wide(name, static, read, written):
 def test_unaligned_rows_are_read_element_by_element():
     source = source_of("RMSNormKernel", {**NORM, "vectors": 4095, "vec": 1, "residual": False})
     assert not wide(source, "x", written=False)
-
-
-@pytest.mark.parametrize("dtype", ["bool", "uint8"])
-@pytest.mark.parametrize("expression", ["logical_not", "eq", "lt", "isnan"])
-def test_comparisons_of_bytes_lower(expression, dtype):
-    # CUDA C++ has no vector of sixteen bools, which is what a cast of the comparison would become.
-    count = EXPRESSIONS[expression].inputs
-    static = {"expression": expression, "dtypes": (dtype,) * count, "out_dtype": "bool", "vec": 16}
-    assert "boolx" not in source_of("ElementwiseKernel", static)
-
-
-@pytest.mark.parametrize("op", sorted(REDUCTIONS))
-def test_every_reduction_lowers_over_rows(op):
-    assert "extern" in source_of(
-        "ReduceKernel", {"op": op, "dtype": "bfloat16", "out_dtype": "state", "vec": 8}
-    )
 
 
 def test_short_rows_are_reduced_within_a_warp():

@@ -185,6 +185,8 @@ class ElementwiseKernel(Kernel):
             {"expression": "silu", "dtypes": ("bfloat16",), "out_dtype": "bfloat16", "vec": 8},
             {"expression": "gelu", "dtypes": ("float32",), "out_dtype": "float32", "vec": 4},
             {"expression": "isnan", "dtypes": ("float16",), "out_dtype": "bool", "vec": 8},
+            {"expression": "eq", "dtypes": ("uint8",) * 2, "out_dtype": "bool", "vec": 16},
+            {"expression": "logical_not", "dtypes": ("bool",), "out_dtype": "bool", "vec": 16},
             {"expression": "add", "dtypes": ("bfloat16",) * 2, "out_dtype": "bfloat16", "vec": 8},
             {"expression": "add", "dtypes": ("int64",) * 2, "out_dtype": "int64", "vec": 2},
             {

@@ -214,7 +214,7 @@ class ReduceKernel(Kernel):
             {"op": "sum", "dtype": "bfloat16", "out_dtype": "state", "vec": 8},
             {"op": "mean", "dtype": "state", "out_dtype": "float16", "vec": 1},
             {"op": "amax", "dtype": "float16", "out_dtype": "float16", "vec": 8},
-            {"op": "prod", "dtype": "float32", "out_dtype": "float32", "vec": 4},
+            {"op": "prod", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8},
             {"op": "all", "dtype": "bool", "out_dtype": "bool", "vec": 16},
         )
 
