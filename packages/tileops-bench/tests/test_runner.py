@@ -9,7 +9,7 @@ import pytest
 from bench_builders import make_row, samples_around
 
 from tileops_bench import rowrunner, runner
-from tileops_bench.errors import ResultsError, UsageError
+from tileops_bench.errors import ProtocolError, ResultsError, UsageError
 from tileops_bench.plan import PlannedRow
 from tileops_bench.protocol import Measured, RawContender, Ready
 from tileops_bench.records import Code, Status
@@ -280,6 +280,18 @@ def test_a_candidate_that_kills_the_process_has_failed(script):
     assert row.verdict is Verdict.INVALID
     assert Code.CANDIDATE_FAILED in {p.code for p in row.problems}
     assert "SIGSEGV" in row.candidate.detail
+
+
+@pytest.mark.parametrize("refusal", [ProtocolError("MemoryError: no room"), UsageError("WorkloadError: x")])
+def test_a_row_that_cannot_be_measured_is_invalid_and_ends_no_run(script, refusal):
+    good = measured(1000, torch_eager=1500, torch_compile=1700)
+    script.answers = [refusal, good, refusal, good, refusal]  # the lone baseline is given a second try
+    with RowRunner(SETTINGS, "Test CPU") as row_runner:
+        first, second = (row_runner.run(planned(name), {"entry": "e"}) for name in "ab")
+    assert first.verdict is Verdict.INVALID
+    assert f"the row cannot be measured: {refusal}" in first.candidate.detail
+    assert second.verdict is Verdict.INVALID
+    assert any(str(refusal) in p.detail for p in second.problems)
 
 
 def test_a_timer_other_than_the_one_asked_for_is_invalid(script):

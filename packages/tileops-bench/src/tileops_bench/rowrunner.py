@@ -19,7 +19,7 @@ from tileops_bench.contenders import (
     failed,
     split_baselines,
 )
-from tileops_bench.errors import ProtocolError
+from tileops_bench.errors import ProtocolError, UsageError
 from tileops_bench.plan import PlannedRow
 from tileops_bench.protocol import Measured, Phase, RowJob, Spec
 from tileops_bench.records import Contender, Row
@@ -182,6 +182,8 @@ class RowRunner:
                     return None, None, str(death)
                 broken[guilty.name] = failed(baseline_spec(guilty), str(death), guilty.library, guilty.digest)
                 continue
+            except (UsageError, ProtocolError) as refusal:  # this row's trouble, not the run's
+                return None, None, f"the row cannot be measured: {refusal}"
             if not isinstance(answer.reply, Measured):
                 raise ProtocolError(f"a row job was answered with {type(answer.reply).__name__}")
             return answer.reply, answer.bulk, ""
@@ -206,6 +208,8 @@ class RowRunner:
         except ChildDied as death:
             self._clean = None
             return failed(spec, str(death))
+        except (UsageError, ProtocolError) as refusal:
+            return failed(spec, str(refusal))
         return baseline_record(answer.reply.contenders[0], entry, self._settings.certificates)
 
     def _row_session(self) -> ChildSession:
