@@ -148,7 +148,16 @@ def test_an_invalid_row_makes_run_exit_1(tmp_path, candidate_file):
     assert "ValueError: no" in row.problems[0].detail
 
 
-def test_ctrl_c_in_the_middle_is_130_and_the_process_group_is_gone(tmp_path, candidate_file):
+def test_output_that_cannot_be_written_is_exit_3(tmp_path):
+    command = [sys.executable, "-m", "tileops_bench", "schema"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 3
+    assert ended.stderr == "tileops-bench: cannot write: No space left on device\n"
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_in_the_middle_is_130_and_the_process_group_is_gone(tmp_path, candidate_file, ending):
     slow = candidate_file("import time\n\ndef run(*inputs, **params):\n    time.sleep(600)\n")
     out = tmp_path / "r.jsonl"
     command = [
@@ -169,7 +178,7 @@ def test_ctrl_c_in_the_middle_is_130_and_the_process_group_is_gone(tmp_path, can
         time.sleep(0.1)
     time.sleep(1.0)
     children = children_of(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ending)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "0 rows of this run are kept" in errors
