@@ -172,6 +172,13 @@ def test_a_message_outside_the_protocol_ends_the_session(tmp_path, monkeypatch, 
         session.ask(job(EAGER), 10)
 
 
+def test_a_child_ended_by_a_signal_without_a_name_is_a_clear_error(tmp_path, monkeypatch):
+    (tmp_path / "real_time_child.py").write_text("import os\nos.kill(os.getpid(), 40)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(ChildDied, match="signal 40"):
+        ChildSession("cpu", module="real_time_child")
+
+
 def test_a_child_that_does_not_start_is_a_clear_error(tmp_path, monkeypatch):
     (tmp_path / "dead_child.py").write_text("raise SystemExit('no luck')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

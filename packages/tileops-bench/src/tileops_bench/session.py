@@ -148,8 +148,7 @@ class ChildSession:
 
     def _death(self, reason: str) -> ChildDied:
         self.close()
-        code = self._process.returncode
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        how = _ending(self._process.returncode)
         return ChildDied(self._phase.name, self._phase.contender, f"{reason} ({how}){self._log_tail()}")
 
     def _log_tail(self, size: int = 400) -> str:
@@ -182,6 +181,20 @@ class ChildSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _ending(code: int) -> str:
+    """How a process ended, from its return code.
+
+    >>> _ending(-9), _ending(3)
+    ('signal SIGKILL', 'exit code 3')
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # real-time signals have no name
+        return f"signal {-code}"
 
 
 _REFUSALS: dict[str, type[Exception]] = {
