@@ -105,6 +105,13 @@ def test_a_malformed_certificate_file_is_refused(tmp_path, text):
         read_certificates(path)
 
 
+def test_a_binary_certificate_file_is_refused(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CertificateError, match=r"c\.json: not a certificate file"):
+        read_certificates(path)
+
+
 def test_paged_gather_reads_the_pages_that_the_table_names():
     """A permuted table over permuted pages must give what the identity gives: nothing is compared with a
     reference."""

@@ -183,3 +183,10 @@ def test_malformed_sections_are_refused_with_their_place(tmp_path, text, where):
     path.write_text(text)
     with pytest.raises(ResultsError, match=where):
         read_sections(path)
+
+
+def test_binary_sections_are_refused(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ResultsError, match=r"s\.json: not JSON"):
+        read_sections(path)

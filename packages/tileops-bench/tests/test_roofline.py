@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,25 @@ def test_a_malformed_calibration_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(CalibrationError, match=r"c\.json"):
         read_calibration(path)
+
+
+def test_a_binary_calibration_is_refused(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CalibrationError, match=r"c\.json: not a calibration file"):
+        read_calibration(path)
+
+
+def test_a_user_without_a_home_has_no_stored_calibration(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert find_calibration(None, "Test CPU", 2) is None
+    with pytest.raises(CalibrationError, match="XDG_CACHE_HOME"):
+        default_path("Test CPU", 2)
 
 
 def test_the_scrub_is_twice_the_last_level_cache(tmp_path):

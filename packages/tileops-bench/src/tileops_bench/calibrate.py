@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from tileops_bench.conditions import cpu_scrub_bytes
 from tileops_bench.errors import CalibrationError, ProtocolError
@@ -79,10 +79,23 @@ def measure_calibration(target: str, timer: str | None = None, cpus: tuple[int, 
 
 def default_path(device: str, threads: int) -> Path:
     """Where the calibration of a device is kept: `$XDG_CACHE_HOME/tileops-bench/` or
-    `~/.cache/tileops-bench/`."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    `~/.cache/tileops-bench/`.
+
+    Raises:
+        CalibrationError: neither is known, as in a container whose user has no home.
+    """
+    root = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     slug = re.sub(r"[^a-z0-9]+", "-", f"{device}-{threads}t".lower()).strip("-")
     return root / "tileops-bench" / f"calibration-{slug}.json"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise CalibrationError(
+            "no place for calibrations: set XDG_CACHE_HOME, or name the file; this user has no home directory"
+        ) from error
 
 
 def write_calibration(calibration: Calibration, path: str | Path) -> None:
@@ -104,7 +117,7 @@ def read_calibration(path: str | Path) -> Calibration:
         return Calibration.model_validate(json.loads(Path(path).read_text()))
     except OSError as error:
         raise CalibrationError(f"{path}: cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, ValidationError) as error:
+    except ValueError as error:  # not UTF-8, not JSON, not of the model
         raise CalibrationError(f"{path}: not a calibration file: {str(error).splitlines()[0]}") from error
 
 
@@ -115,7 +128,10 @@ def find_calibration(path: str | Path | None, device: str, threads: int) -> Cali
         CalibrationError: the given file is for another device.
     """
     if path is None:
-        stored = default_path(device, threads)
+        try:
+            stored = default_path(device, threads)
+        except CalibrationError:  # nowhere to look is nothing found
+            return None
         return read_calibration(stored) if stored.is_file() else None
     found = read_calibration(path)
     if found.device != device:

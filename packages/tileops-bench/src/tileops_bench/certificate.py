@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from tileops_bench.errors import CertificateError
 from tileops_bench.records import Record
@@ -42,7 +42,7 @@ def read_certificates(path: str | Path | None) -> Mapping[str, Certificate]:
         return _FILE.validate_python(json.loads(Path(path).read_text()))
     except OSError as error:
         raise CertificateError(f"{path}: cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, ValidationError) as error:
+    except ValueError as error:  # not UTF-8, not JSON, not of the model
         raise CertificateError(f"{path}: not a certificate file: {str(error).splitlines()[0]}") from error
 
 

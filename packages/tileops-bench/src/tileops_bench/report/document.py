@@ -169,9 +169,9 @@ def read_sections(path: str | Path) -> tuple[Section, ...]:
         return _SECTIONS.validate_python(json.loads(Path(path).read_text()))
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise ResultsError(f"{path}: not JSON: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ResultsError(f"{path}: not a list of report sections: {where}: {first['msg']}") from error
+    except ValueError as error:  # not UTF-8 or not JSON
+        raise ResultsError(f"{path}: not JSON: {error}") from error
