@@ -158,8 +158,8 @@ class DecodeKernel(Kernel):
                 (None, DecodeConfig(32, 256, 1)),
             ),
             "sm_90a": (
-                (256, DecodeConfig(128, 128, 2)),
-                (512, DecodeConfig(64, 128, 2)),
+                (256, DecodeConfig(64, 128, 2)),
+                (512, DecodeConfig(32, 128, 2)),
                 (None, DecodeConfig(32, 256, 2)),
             ),
         },
@@ -208,6 +208,9 @@ class DecodeKernel(Kernel):
                 old_max = T.alloc_fragment((rows,), _ACC)
                 shift = T.alloc_fragment((rows,), _ACC)
                 part_sum = T.alloc_fragment((rows,), _ACC)
+
+                # Several blocks on a multiprocessor: no warp group takes the registers of another.
+                T.disable_warp_group_reg_alloc()
 
                 # Rows past the group belong to other heads: computed, never stored.
                 kv_head = by // tiles

@@ -165,9 +165,10 @@ class GemmKernel(Kernel):
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
+    _MANY_ROWS = 4096  # taken where the row count is not known
     Config = MatmulConfig
     CONFIGS = ConfigTable(
-        size=lambda s: s.get("m", 4096),
+        size=lambda s: s.get("m", GemmKernel._MANY_ROWS),
         devices={
             "cpu": ((None, MatmulConfig(64, 64, 64, 128, 0)),),
             "sm_80": (
@@ -181,13 +182,23 @@ class GemmKernel(Kernel):
                 (32, MatmulConfig(32, 64, 128, 128, 4, swap_ab=True)),
                 (64, MatmulConfig(64, 64, 128, 128, 4)),
                 (128, MatmulConfig(128, 64, 128, 128, 4)),
-                (512, MatmulConfig(128, 128, 64, 256, 4, swizzle=8)),
                 (None, MatmulConfig(128, 256, 64, 256, 4, swizzle=10)),
             ),
         },
     )
     _UNITS: ClassVar = {"sm_80": 108, "sm_90a": 132}
     _SPLIT_BELOW_M = 256
+    # Tiles for a product of many rows, and how fast each computes next to the widest (estimates, but for the
+    # first). A narrower tile wins where the widest would leave the last wave of blocks mostly empty.
+    _WIDE_FROM_M = 129
+    _WIDE_TILES: ClassVar = {
+        "sm_90a": (
+            (MatmulConfig(128, 256, 64, 256, 4, swizzle=10), 1.0),
+            (MatmulConfig(128, 192, 64, 256, 4, swizzle=10), 0.95),
+            (MatmulConfig(128, 128, 64, 256, 4, swizzle=8), 0.85),
+            (MatmulConfig(128, 64, 64, 128, 4, swizzle=8), 0.6),
+        )
+    }
 
     @staticmethod
     def program(*, n, k, dtype, trans_a, trans_b, config):
@@ -202,11 +213,24 @@ class GemmKernel(Kernel):
             return EXACT_CONFIGS.pick(target, arch, sizes)
         config = super().default_config(target=target, arch=arch, **sizes)
         m = sizes.get("m")
+        if target == "cuda" and arch in cls._WIDE_TILES and (m or cls._MANY_ROWS) >= cls._WIDE_FROM_M:
+            config = cls._widest_that_fills(cls._WIDE_TILES[arch], m or cls._MANY_ROWS, sizes["n"], arch)
         if target == "cpu" or m is None or m > cls._SPLIT_BELOW_M:
             return config
         tiles = -(-sizes["n"] // config.block_n) * -(-m // config.block_m)
         steps = -(-sizes["k"] // config.block_k)
         return dataclasses.replace(config, split_k=pick_split(tiles, steps, cls._UNITS.get(arch, 108)))
+
+    @classmethod
+    def _widest_that_fills(cls, tiles, m, n, arch):
+        """The tile with the least time: waves of blocks, each as long as the tile is wide for its rate."""
+
+        def time(candidate):
+            config, rate = candidate
+            blocks = -(-m // config.block_m) * -(-n // config.block_n)
+            return -(-blocks // cls._UNITS[arch]) * config.block_n / rate
+
+        return min(tiles, key=time)[0]
 
     @classmethod
     def samples(cls):

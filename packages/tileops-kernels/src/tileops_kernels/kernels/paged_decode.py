@@ -110,6 +110,9 @@ class PagedDecodeKernel(Kernel):
                 shift = T.alloc_fragment((rows,), _ACC)
                 part_sum = T.alloc_fragment((rows,), _ACC)
 
+                # As in `decode.py`: several blocks on a multiprocessor.
+                T.disable_warp_group_reg_alloc()
+
                 kv_head = by // tiles
                 first_row = (by % tiles) * rows
                 head0 = kv_head * group + first_row

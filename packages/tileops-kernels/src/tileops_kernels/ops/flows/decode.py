@@ -23,7 +23,7 @@ __all__ = ["OPS", "Decode"]
 _LOG2_E = math.log2(math.e)
 # Blocks of a splitting kernel that run at the same time on one multiprocessor, and multiprocessors where the
 # device does not say.
-_BLOCKS_PER_UNIT = 2
+_BLOCKS_PER_UNIT = 3
 _CPU_SLOTS = 16
 
 
