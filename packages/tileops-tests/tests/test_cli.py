@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,19 @@ def test_an_unwritable_record_exits_with_3(tmp_path: Path, capsys: pytest.Captur
     arguments = ["verify", "SoftmaxFwdOp", "--candidate", f"{SOFTMAX}:right", *ONE_CASE]
     assert main([*arguments, "--json", str(tmp_path / "file" / "record.json")]) == 3
     assert "cannot write the record" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written_exits_with_3() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tileops_tests", "codes"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 3
+    assert ended.stderr == "tileops-tests: error: cannot write: No space left on device\n"
 
 
 def test_cuda_without_a_device_is_refused(

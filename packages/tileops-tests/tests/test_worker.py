@@ -15,7 +15,7 @@ import torch
 from tileops_tests.candidate import Candidate
 from tileops_tests.codes import ReasonCode
 from tileops_tests.errors import WorkerStartError
-from tileops_tests.host import Worker, WorkerFailure
+from tileops_tests.host import Worker, WorkerFailure, ending
 from tileops_tests.limits import Limits
 from tileops_tests.sandbox import HIDDEN, allow_except, build_sandbox, package_folder
 from tileops_tests.zygote import Zygote
@@ -138,6 +138,25 @@ def test_an_interpreter_that_cannot_start_is_a_typed_error(monkeypatch: pytest.M
         pytest.raises(WorkerStartError, match="cannot start /nonexistent"),
     ):
         Zygote(sandbox, Limits())
+
+
+def test_an_interrupt_while_workers_are_prepared_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def interrupted(zygote: Zygote, *_: object) -> None:
+        started.append(zygote._process.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Zygote, "_ask", interrupted)
+    with build_sandbox("cpu") as sandbox, pytest.raises(KeyboardInterrupt):
+        Zygote(sandbox, Limits())
+    assert not Path(f"/proc/{started[0]}").exists()
+
+
+def test_the_end_of_a_process_is_said_in_words() -> None:
+    assert ending(-11) == "signal SIGSEGV"
+    assert ending(-40) == "signal 40"  # real-time signals have no name
+    assert ending(3) == "exit status 3"
 
 
 def test_allow_except_names_the_siblings_of_what_is_hidden(tmp_path: Path) -> None:

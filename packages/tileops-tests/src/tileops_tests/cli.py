@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=arguments.command == "verify" and arguments.json == "-")
     previous = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        return int(arguments.run(arguments, console))
+        code = int(arguments.run(arguments, console))
+        sys.stdout.flush()
+        return code
     except (VerificationError, ManifestError) as error:
         Console(stderr=True).print(
             f"tileops-tests: error: {error}", style="red", markup=False, highlight=False
@@ -45,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         Console(stderr=True).print("tileops-tests: interrupted", style="red")
         return int(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
+    except OSError as error:  # of files there are typed errors: this is the terminal, pipe or log
+        Console(stderr=True).print(
+            f"tileops-tests: error: cannot write: {error.strerror or error}", style="red", markup=False
+        )
+        # What is still buffered would fail again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.ENVIRONMENT)
     finally:

@@ -158,8 +158,9 @@ class Worker:
                 ReasonCode.OUT_OF_MEMORY,
                 "the worker was killed (SIGKILL), as the system does when memory is short",
             )
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        self._fail(ReasonCode.CRASH, f"the worker ended with {how}; its last output: {self._tail()}")
+        self._fail(
+            ReasonCode.CRASH, f"the worker ended with {ending(status)}; its last output: {self._tail()}"
+        )
 
     def _fail(self, code: ReasonCode, message: str) -> None:
         self.close()
@@ -199,6 +200,20 @@ class Worker:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def ending(status: int) -> str:
+    """How a process ended, in words: negative is a signal.
+
+    >>> ending(-11), ending(-40), ending(3)
+    ('signal SIGSEGV', 'signal 40', 'exit status 3')
+    """
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:  # real-time signals have no name
+        return f"signal {-status}"
 
 
 def resident_bytes(pid: int) -> int:

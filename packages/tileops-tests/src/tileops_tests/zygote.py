@@ -49,7 +49,11 @@ class Zygote:
         finally:
             theirs.close()
         self._socket = mine
-        self.confinement: dict[str, Any] = self._start()
+        try:
+            self.confinement: dict[str, Any] = self._start()
+        except BaseException:  # an interrupt while it starts must not leave it behind
+            self.close()
+            raise
 
     def _start(self) -> dict[str, Any]:
         message = {
