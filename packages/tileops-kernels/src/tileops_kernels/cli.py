@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0 done, 1 something does not work, 2 wrong usage."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    return options.command(options)
+    """Run a command; returns the exit code: 0 done, 1 something does not work, 2 wrong usage, 130 Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        code = options.command(options)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("tileops-kernels: interrupted; programs that were compiled are kept", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        print(f"tileops-kernels: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        # What is still buffered would fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,11 +58,23 @@ def _parser() -> argparse.ArgumentParser:
         "resources", help="registers, shared memory and spills (needs nvcc, no GPU)"
     )
     resources.add_argument("kernels", nargs="*", metavar="KERNEL", help="class names; all by default")
-    resources.add_argument("--arch", nargs="+", default=["sm_80", "sm_90a"], metavar="SM")
-    resources.add_argument("--jobs", type=int, default=1, metavar="N", help="compilations at a time")
+    resources.add_argument("--arch", nargs="+", type=_arch, default=["sm_80", "sm_90a"], metavar="SM")
+    resources.add_argument("--jobs", type=_positive, default=1, metavar="N", help="compilations at a time")
     resources.add_argument("--json", metavar="PATH", help="write the records here")
     resources.set_defaults(command=_resources)
     return parser
+
+
+def _arch(text: str) -> str:
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected an architecture such as sm_80 or sm_90a")
+    return text
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a positive integer")
+    return int(text)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -147,7 +171,7 @@ def _resources(options: argparse.Namespace) -> int:
                 print(f"{record.arch:7} {used} {spilled}  {described}  {' '.join(record.instructions)}")
         if options.json:
             Path(options.json).write_text(json.dumps([r.as_json() for r in records], indent=1) + "\n")
-    except (CompilerNotFoundError, OSError) as error:
+    except CompilerNotFoundError as error:
         print(f"tileops-kernels: {error}", file=sys.stderr)
         return EXIT_FAILED
     bad = [r for r in records if r.error or r.spill_bytes]
