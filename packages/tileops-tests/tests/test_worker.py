@@ -101,6 +101,23 @@ def test_a_broken_answer_is_a_protocol_error(zygote: Zygote) -> None:
     assert caught.value.code is ReasonCode.PROTOCOL_ERROR
 
 
+@pytest.mark.parametrize(
+    ("candidate", "code", "message"),
+    [
+        ("forges_an_output", ReasonCode.PROTOCOL_ERROR, ""),
+        ("says_what_no_file_takes", ReasonCode.EXCEPTION, "half a surrogate ? and a colour ?[31m"),
+        ("sparse_output", ReasonCode.WRONG_TYPE, "output is torch.Tensor of layout torch.sparse_coo"),
+    ],
+)
+def test_what_a_worker_says_never_breaks_the_judge(
+    judge: Callable, candidate: str, code: ReasonCode, message: str
+) -> None:
+    record = judge("SoftmaxFwdOp", f"probes.py:{candidate}", ("ragged-float32-cpu-s0",))
+    assert [failure.code for failure in record.failures] == [code]
+    assert message in record.failures[0].message
+    assert record.model_dump_json()
+
+
 def test_a_message_names_the_signal_that_ended_the_worker(judge: Callable) -> None:
     record = judge("SoftmaxFwdOp", "softmax.py:faults.crashes", ("ragged-float16-*s0",))
     assert "SIGSEGV" in record.failures[0].message

@@ -141,8 +141,8 @@ class Worker:
 
     def _parse(self, data: bytes) -> dict[str, Any]:
         try:
-            answer = json.loads(data)
-        except ValueError:
+            answer = writable(json.loads(data))
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
             self._fail(ReasonCode.PROTOCOL_ERROR, f"the worker answered {data[:200]!r}")
@@ -200,6 +200,22 @@ class Worker:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def writable(value: Any) -> Any:
+    """JSON data with texts that every file and terminal takes: half surrogates and control characters, which
+    an error message of a candidate may hold, become question marks.
+
+    >>> writable({"message": "a\\udcff b\\x1b[31m"})
+    {'message': 'a? b?[31m'}
+    """
+    if isinstance(value, str):
+        return "".join(c if c.isprintable() or c in "\n\t " else "?" for c in value)
+    if isinstance(value, list):
+        return [writable(item) for item in value]
+    if isinstance(value, dict):
+        return {writable(key): writable(item) for key, item in value.items()}
+    return value
 
 
 def ending(status: int) -> str:

@@ -177,7 +177,7 @@ class CaseRun:
         except (TypeError, ValueError, KeyError):
             valid = False
         if not valid:
-            raise Failed(ReasonCode.PROTOCOL_ERROR, f"an output is described as {str(entry)[:300]}")
+            raise _misdescribed(entry)
         return self._out.bytes[offset : offset + nbytes].clone().view(dtype).reshape(shape)
 
     def _check_memory(self, values: str, reply: dict[str, Any]) -> None:
@@ -193,7 +193,8 @@ class CaseRun:
             if region == "guard":
                 raise Failed(ReasonCode.OUT_OF_BOUNDS_WRITE, f"memory next to input {name} was written")
         if reply.get("broken_guards"):
-            where = "; ".join(map(str, reply["broken_guards"]))[:500]
+            broken = reply["broken_guards"]
+            where = "; ".join(map(str, broken if isinstance(broken, list) else [broken]))[:500]
             raise Failed(ReasonCode.OUT_OF_BOUNDS_WRITE, f"outside an allocation, of {where}")
 
     def _check_outputs(self, answer: Answer) -> None:
@@ -208,13 +209,16 @@ class CaseRun:
             shape = tuple(meta.shape)
             wanted = OutputMeta(meta.dtype, shape, contiguous_stride(shape), self.device)
             inplace = self.binding.entry.outputs[name].alias in self.binding.mutated
-            got = OutputMeta(entry["dtype"], tuple(entry["shape"]), tuple(entry["stride"]), entry["device"])
+            got = _output_meta(entry)
             if inplace:
                 wanted = OutputMeta(meta.dtype, shape, got.stride, self.device)
             finding = check_meta(name, got, wanted)
             if finding is not None:
                 raise Failed(finding.code, finding.message, finding)
-            self._check_alias(name, entry.get("alias"), inplace)
+            alias = entry.get("alias")
+            if alias is not None and not (type(alias) is int and 0 <= alias < len(self.binding.inputs)):
+                raise _misdescribed(entry)
+            self._check_alias(name, alias, inplace)
         for index, (name, meta) in enumerate(expected):
             if answer.tensors[index] is None and 0 not in meta.shape:
                 raise Failed(ReasonCode.PROTOCOL_ERROR, f"the worker sent no bytes of {name}")
@@ -340,6 +344,17 @@ def portable(params: dict[str, Any]) -> dict[str, Any]:
         name: {"$dtype": str(v).removeprefix("torch.")} if isinstance(v, torch.dtype) else v
         for name, v in params.items()
     }
+
+
+def _output_meta(entry: dict[str, Any]) -> OutputMeta:
+    try:
+        return OutputMeta(entry["dtype"], tuple(entry["shape"]), tuple(entry["stride"]), entry["device"])
+    except (KeyError, TypeError):
+        raise _misdescribed(entry) from None
+
+
+def _misdescribed(entry: dict[str, Any]) -> Failed:
+    return Failed(ReasonCode.PROTOCOL_ERROR, f"an output is described as {str(entry)[:300]}")
 
 
 def _nbytes(shape: Sequence[int], dtype: str) -> int:

@@ -61,6 +61,25 @@ def forges_an_answer(**params):
             continue
 
 
+def forges_an_output(x, *, dim=None):
+    """Answers in the worker's place, with an output that lacks what the judge reads."""
+    for fd in range(3, 64):
+        try:
+            channel = socket.socket(fileno=os.dup(fd))
+            channel.sendall(b'{"ok": true, "outputs": [{"type": "torch.Tensor", "offset": null}]}\n')
+        except OSError:
+            continue
+    return right(x, dim=dim)
+
+
+def says_what_no_file_takes(x, *, dim=None):
+    raise ValueError("half a surrogate \udcff and a colour \x1b[31m")
+
+
+def sparse_output(x, *, dim=None):
+    return right(x, dim=dim).to_sparse()
+
+
 def starts_a_child(**params):
     child = subprocess.Popen(["/bin/sleep", "600"])
     raise Answer(str(child.pid))

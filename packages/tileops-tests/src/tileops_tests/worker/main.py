@@ -156,7 +156,9 @@ class Worker:
         described, offset = [], 0
         for out in outputs:
             if type(out) is not self.torch.Tensor or out.layout is not self.torch.strided:
-                described.append({"type": f"{type(out).__module__}.{type(out).__qualname__}"})
+                kind = f"{type(out).__module__}.{type(out).__qualname__}"
+                layout = f" of layout {out.layout}" if type(out) is self.torch.Tensor else ""
+                described.append({"type": kind + layout})
                 continue
             nbytes = out.numel() * out.element_size()
             entry = {
