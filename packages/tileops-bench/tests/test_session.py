@@ -179,6 +179,16 @@ def test_a_child_ended_by_a_signal_without_a_name_is_a_clear_error(tmp_path, mon
         ChildSession("cpu", module="real_time_child")
 
 
+def test_a_child_that_ends_by_itself_is_not_said_to_be_killed(tmp_path, monkeypatch):
+    """Its pipe is closed a while before the process is gone."""
+    (tmp_path / "slow_end.py").write_text(
+        "import os, sys, time\nos.close(int(sys.argv[2]))\ntime.sleep(0.3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(ChildDied, match=r"the process ended \(exit code 0\)"):
+        ChildSession("cpu", module="slow_end")
+
+
 def test_a_child_that_does_not_start_is_a_clear_error(tmp_path, monkeypatch):
     (tmp_path / "dead_child.py").write_text("raise SystemExit('no luck')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

@@ -3,6 +3,7 @@ hangs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -22,6 +23,7 @@ from tileops_bench.records import Record
 from tileops_bench.verdict import Bulk
 
 START_TIMEOUT_S = 120.0
+ENDING_S = 5.0
 MAX_MESSAGE = 64 << 20
 
 
@@ -135,6 +137,9 @@ class ChildSession:
                 raise self._death("no answer in time")
             chunk = os.read(self._from_child, 1 << 16)
             if not chunk:
+                # Its pipe is closed before it is gone: without waiting, it would be said to be killed by us.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(ENDING_S)
                 raise self._death("the process ended")
             self._buffer += chunk
             if len(self._buffer) > MAX_MESSAGE:
