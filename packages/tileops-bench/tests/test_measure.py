@@ -272,3 +272,23 @@ def test_the_cpu_scrub_starts_no_threads_that_could_compete_with_the_next_call()
 def threads_of_this_process() -> int:
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("Threads:"))
+
+
+class NoMessage(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (ValueError("half a surrogate \udcff and a colour \x1b[31m"), "surrogate ? and a colour ?[31m"),
+        (NoMessage(), "NoMessage: (its message cannot be had: RuntimeError)"),
+    ],
+)
+def test_whatever_a_contender_raises_can_be_written_down(error, detail):
+    lane = Lane(Spec(name="candidate", ref="x.py:f", role="candidate"))
+    lane.stop(error)
+    assert lane.status is Status.FAILED
+    assert detail in lane.detail
+    assert lane.detail.encode()

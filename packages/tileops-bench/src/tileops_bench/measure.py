@@ -60,7 +60,17 @@ class Lane:
         self.status = Status.UNSUPPORTED if isinstance(error, UnsupportedCase) else Status.FAILED
         place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
         where = f" ({place.filename.rsplit('/', 1)[-1]}:{place.lineno})" if place else ""
-        self.detail = f"{type(error).__name__}: {_first_lines(str(error))}{where}"
+        self.detail = f"{type(error).__name__}: {_first_lines(_text(error))}{where}"
+
+
+def _text(error: BaseException) -> str:
+    """An error's message, whatever its class makes of it, with nothing that a file or terminal does not
+    take."""
+    try:
+        text = str(error)
+    except Exception as second:  # noqa: BLE001  a contender's class may raise anything
+        text = f"(its message cannot be had: {type(second).__name__})"
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def _first_lines(text: str, limit: int = 400) -> str:
