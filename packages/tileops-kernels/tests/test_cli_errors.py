@@ -37,7 +37,7 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_output_that_cannot_be_written_exits_with_1() -> None:
-    command = [sys.executable, "-m", "tileops_kernels.cli", "cache", "list"]
+    command = [sys.executable, "-m", "tileops_kernels", "cache", "list"]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == 1
