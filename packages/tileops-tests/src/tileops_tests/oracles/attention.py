@@ -77,10 +77,9 @@ def _by_key_head(q: Tensor, key_heads: int) -> Tensor:
     return grouped.flatten(2, 3)
 
 
-def _by_query(out: Tensor, length: int) -> Tensor:
-    """The inverse: [B, H_kv, H / H_kv * S, D] as [B, S, H, D]."""
-    batch, key_heads, rows, dim = out.shape
-    heads = key_heads * (rows // max(length, 1))
+def _by_query(out: Tensor, heads: int, length: int) -> Tensor:
+    """The inverse: [B, H_kv, H / H_kv * S, D] as [B, S, H, D]; said by the caller, since S may be 0."""
+    batch, _, _, dim = out.shape
     return out.reshape(batch, heads, length, dim).transpose(1, 2)
 
 
@@ -132,16 +131,22 @@ def _paged_heads(call: Call) -> Heads:
     return _decode_heads(call, call["k"][place], call["v"][place], visible)
 
 
+def _heads_and_length(call: Call) -> tuple[int, int]:
+    """Of a forward pass's queries [B, S, H, D]."""
+    _, length, heads, _ = call["q"].shape
+    return heads, length
+
+
 def _forward(call: Call) -> Outputs:
-    return (_by_query(_attend(_forward_heads(call)), call["q"].shape[1]),)
+    return (_by_query(_attend(_forward_heads(call)), *_heads_and_length(call)),)
 
 
 def _dense(call: Call) -> Outputs:
-    return (_by_query(_attend(_dense_heads(call)), 1)[:, 0],)
+    return (_by_query(_attend(_dense_heads(call)), call["q"].shape[1], 1)[:, 0],)
 
 
 def _paged(call: Call) -> Outputs:
-    return (_by_query(_attend(_paged_heads(call)), 1)[:, 0],)
+    return (_by_query(_attend(_paged_heads(call)), call["q"].shape[1], 1)[:, 0],)
 
 
 def _magnitude(heads: Heads) -> Tensor:
@@ -157,15 +162,15 @@ def _magnitude(heads: Heads) -> Tensor:
 
 
 def _forward_magnitude(call: Call) -> Magnitudes:
-    return (_by_query(_magnitude(_forward_heads(call)), call["q"].shape[1]),)
+    return (_by_query(_magnitude(_forward_heads(call)), *_heads_and_length(call)),)
 
 
 def _dense_magnitude(call: Call) -> Magnitudes:
-    return (_by_query(_magnitude(_dense_heads(call)), 1)[:, 0],)
+    return (_by_query(_magnitude(_dense_heads(call)), call["q"].shape[1], 1)[:, 0],)
 
 
 def _paged_magnitude(call: Call) -> Magnitudes:
-    return (_by_query(_magnitude(_paged_heads(call)), 1)[:, 0],)
+    return (_by_query(_magnitude(_paged_heads(call)), call["q"].shape[1], 1)[:, 0],)
 
 
 def _torch_forward(call: Call) -> Outputs:
