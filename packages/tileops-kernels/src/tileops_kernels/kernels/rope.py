@@ -1,10 +1,10 @@
 """Rotary position embedding: rotate pairs of elements of a head by an angle that grows with the position.
 
 Angles are products of a position and a frequency, so a float32 product would be wrong by 2^-24 of its size:
-6e-3 radians at position 100,000. Here the product is taken in float64 and in turns (an angle divided by 2
-pi), whole turns are dropped exactly, and only the remainder, at most half a turn, goes to the float32 sine
-and cosine: the angle is right to 2e-7 for every position up to 2^31. A block computes the angles of its
-tokens once and uses them for all heads.
+6e-3 radians at position 100,000. Here the product is taken in float64 and in quarter turns, whole quarters
+are dropped exactly, and only the remainder, at most an eighth of a turn, goes to the float32 sine and cosine:
+both are right to 1e-7 for every position up to 2^31. A block computes the angles of its tokens once and uses
+them for all heads.
 
 Source: arXiv:2104.09864.
 """
@@ -56,8 +56,8 @@ class RopeKernel(Kernel):
         width = 1 << (half - 1).bit_length()
         first_stride, pair_stride = (2, 1) if interleaved else (1, half)
         octaves = -2.0 * math.log2(base) / rotary_dim
-        turn = 1.0 / (2.0 * math.pi)
-        tau = 2.0 * math.pi
+        quarters_per_radian = 2.0 / math.pi
+        radians_per_quarter = math.pi / 2.0
         own_positions = position_dtype is not None
 
         @T.macro
@@ -66,11 +66,18 @@ class RopeKernel(Kernel):
             sin = T.alloc_shared((bt, width), _ACC)
             for t, i in T.Parallel(bt, width):
                 if i < half and bx * bt + t < tokens:
-                    frequency = T.exp2(T.cast(i, _WIDE) * T.float64(octaves)) * T.float64(turn)
-                    turns = T.cast(position_of(bx * bt + t), _WIDE) * frequency
-                    angle = T.cast(turns - T.floor(turns + T.float64(0.5)), _ACC) * T.float32(tau)
-                    cos[t, i] = T.cos(angle)
-                    sin[t, i] = T.sin(angle)
+                    frequency = T.exp2(T.cast(i, _WIDE) * T.float64(octaves)) * T.float64(quarters_per_radian)
+                    quarters = T.cast(position_of(bx * bt + t), _WIDE) * frequency
+                    whole = T.floor(quarters + T.float64(0.5))
+                    angle = T.cast(quarters - whole, _ACC) * T.float32(radians_per_quarter)
+                    quadrant = T.cast(whole, "int32") & 3
+                    swapped = (quadrant & 1) == 1
+                    cos[t, i] = T.if_then_else(swapped, T.sin(angle), T.cos(angle))
+                    sin[t, i] = T.if_then_else(swapped, T.cos(angle), T.sin(angle))
+                    if quadrant == 1 or quadrant == 2:
+                        cos[t, i] = -cos[t, i]
+                    if quadrant >= 2:
+                        sin[t, i] = -sin[t, i]
             for t, h, i in T.Parallel(bt, bh, width):
                 if i < half and bx * bt + t < tokens and by * bh + h < heads:
                     token, head = bx * bt + t, by * bh + h
