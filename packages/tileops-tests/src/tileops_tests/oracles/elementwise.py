@@ -248,6 +248,7 @@ _UNARY = (
         "GeluFwdOp",
         lambda c: gelu(c["input"]) if c.param("approximate") == "none" else gelu_tanh(c["input"]),
         lambda c: F.gelu(c["input"], approximate=c.param("approximate")),
+        magnitudes=lambda c: (torch.abs(c["input"]),),  # x / 2 + x / 2 * erf(...), which cancel below zero
     ),
     _oracle("LeakyReluFwdOp", _leaky_relu, lambda c: F.leaky_relu(c["input"], c.param("negative_slope"))),
     _oracle(
