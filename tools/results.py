@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+KEPT_CONDITIONS = ("target", "threads", "cache_scrub_bytes", "driver", "clocks", "python", "versions")
+
 
 def short_row(row: dict[str, Any]) -> dict[str, Any]:
     """One row in brief: times in microseconds, the ratio with its interval, and reason codes."""
@@ -66,7 +68,9 @@ def main(argv: list[str]) -> int:
         "created": header["created"],
         "device": header["conditions"]["device"],
         "timer": header["conditions"]["timer"],
-        "conditions": header["conditions"],
+        "conditions": {
+            key: header["conditions"][key] for key in KEPT_CONDITIONS if key in header["conditions"]
+        },
         "summary": json.loads(summary.read_text(encoding="utf-8")),
         "ops": by_op(rows),
         "rows": rows,
