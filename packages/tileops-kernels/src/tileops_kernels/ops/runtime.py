@@ -39,9 +39,9 @@ class OpRuntime:
         self.entry = entry
         self.signature = CallSignature.of(entry)
         self.plans: PlanCache[Run] = PlanCache()
-        self._dtype_params = tuple(
-            i for i, name in enumerate(self.signature.params) if "dtype" in str(entry.params[name].type)
-        )
+        types = [str(entry.params[name].type) for name in self.signature.params]
+        self._dtype_params = tuple(i for i, text in enumerate(types) if "dtype" in text)
+        self._list_params = tuple(i for i, text in enumerate(types) if "list[int]" in text)
         self.mutation = Mutation.of(entry, self.signature)
         always = self.mutation is not None and not self.mutation.conditional
         self.overload = None if always else library.register(self)
@@ -131,10 +131,15 @@ class OpRuntime:
         return self.entry.canonical_params(self._named(params))
 
     def _torch_params(self, params: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return params as the dispatcher wants them: a dtype given by its name becomes the dtype."""
-        if not self._dtype_params:
+        """Return params as the dispatcher wants them: a dtype given by its name becomes the dtype, one int
+        where a list may stand becomes a list (the dispatcher does that for an int, not for a symbolic one).
+        """
+        if not self._dtype_params and not self._list_params:
             return params
         values = list(params)
+        for i in self._list_params:
+            if isinstance(values[i], int | torch.SymInt):
+                values[i] = [values[i]]
         for i in self._dtype_params:
             if isinstance(values[i], str):
                 values[i] = torch_dtype(values[i])

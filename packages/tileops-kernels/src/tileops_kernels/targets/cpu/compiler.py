@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -72,6 +73,8 @@ def find_compiler() -> Compiler:
     )
 
 
+# How compilers say that OpenMP's header or library is missing.
+_NO_OPENMP: Final = re.compile(r"\bomp\.h\b|-lomp\b|-lgomp\b|libgomp\.spec")
 _INSTALL: Final = "install one: `apt install g++`, `dnf install gcc-c++` or `conda install gxx`"
 
 
@@ -123,7 +126,11 @@ def build(compiler: Compiler, source: Path, output: Path) -> None:
     except OSError as error:
         raise CompilerNotFoundError(f"{compiler.path} does not run ({error}); {_INSTALL}") from error
     if result.returncode:
-        hint = "; install its OpenMP runtime (`apt install libomp-dev`)" if "omp" in result.stderr else ""
+        hint = (
+            "; install its OpenMP runtime (`apt install libomp-dev`)"
+            if _NO_OPENMP.search(result.stderr)
+            else ""
+        )
         raise CompilationError(
             f"{compiler.version} failed with exit code {result.returncode}{hint}\n"
             f"{result.stderr.strip()[:4000]}",
