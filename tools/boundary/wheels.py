@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -11,17 +12,27 @@ from pathlib import Path
 from .model import Finding, Stage, StageTable, declared, requirement_name
 
 
+class WheelBuildError(RuntimeError):
+    """A package does not build."""
+
+
 def build_wheels(root: Path, table: StageTable, out: Path) -> dict[str, Path]:
     """Build every stage's wheel into `out/<stage>/` and return their paths.
 
     Raises:
-        subprocess.CalledProcessError: a build failed; its output is on the error.
+        WheelBuildError: a build failed; carries what the builder printed.
     """
     wheels = {}
+    # Inside `hatch run` this names an environment of the root, which the package's own project does not have.
+    environment = {name: value for name, value in os.environ.items() if name != "HATCH_ENV_ACTIVE"}
     for name, stage in table.stages.items():
         target = out / name
         command = [sys.executable, "-m", "hatch", "build", "-t", "wheel", str(target)]
-        subprocess.run(command, cwd=root / stage.folder, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=root / stage.folder, env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise WheelBuildError(f"{stage.dist}: {(done.stdout + done.stderr).strip()}")
         (wheels[name],) = target.glob("*.whl")
     return wheels
 

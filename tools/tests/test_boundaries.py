@@ -197,6 +197,12 @@ def test_wheel_with_something_foreign_is_found(
     assert named in messages(wheels.check_wheel(ROOT, table.stages["kernels"], wheel))
 
 
+def test_package_that_does_not_build_says_why(repository: Path, tmp_path: Path, table: StageTable) -> None:
+    (repository / "packages/tileops-manifest/pyproject.toml").write_text("not toml at all")
+    with pytest.raises(wheels.WheelBuildError, match="tileops-manifest"):
+        wheels.build_wheels(repository, table, tmp_path / "out")
+
+
 def test_built_wheels_hold(tmp_path: Path, table: StageTable) -> None:
     for name, wheel in wheels.build_wheels(ROOT, table, tmp_path).items():
         assert messages(wheels.check_wheel(ROOT, table.stages[name], wheel)) == ""
