@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tilelang.language as T
 
+from tileops_kernels.memo import Memo
 from tileops_kernels.targets.cpu import target as cpu_target
 
 HIDDEN = 32
@@ -122,5 +123,5 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh cache directory; nothing compiled earlier in this process is remembered."""
     directory = tmp_path / "cache"
     monkeypatch.setenv("TILEOPS_CACHE_DIR", str(directory))
-    monkeypatch.setattr(cpu_target, "_programs", {})
+    monkeypatch.setattr(cpu_target, "_programs", Memo())
     return directory

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tileops_kernels.memo import Memo
 from tileops_kernels.targets import CacheError, cache, compile_program
 from tileops_kernels.targets.cpu import target as cpu_target
 
@@ -20,7 +21,7 @@ def entries(directory: Path) -> list[str]:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_target, "_programs", {})
+    monkeypatch.setattr(cpu_target, "_programs", Memo())
 
 
 def launch(program) -> None:

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,8 +17,9 @@ from tilelang.engine.semantic_check import PreLowerSemanticCheck
 from tvm import tirx
 
 from ... import dtypes
+from ...memo import Memo
 from .. import arguments, cache
-from ..arguments import ScalarParameter, Signature, TensorParameter
+from ..arguments import C_TYPES, ScalarParameter, Signature, TensorParameter
 from ..base import CompiledProgram
 from ..errors import CompilationError, LoweringError, TargetError
 from .compiler import FLAGS, SUPPORT_HEADERS, build, find_compiler, instruction_set
@@ -29,20 +29,8 @@ from .program import ENTRY_POINT, OUT_OF_MEMORY, translate
 _LIBRARY: Final = "program.so"
 _SOURCE: Final = "program.cpp"
 _ASSERTS: Final = "asserts.json"
-_SCALARS: Final = {
-    "bool": ctypes.c_bool,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-    **{
-        f"{sign}int{bits}": getattr(ctypes, f"c_{sign}int{bits}")
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-}
 
-_programs: dict[str, CpuProgram] = {}
-_locks: dict[str, threading.Lock] = {}
-_guard = threading.Lock()
+_programs = Memo()
 
 
 def compile_cpu(
@@ -60,17 +48,13 @@ def compile_cpu(
         instruction_set(),
         *FLAGS,
     )
-    with _guard:
-        lock = _locks.setdefault(key, threading.Lock())
-    with lock:
-        program = _programs.get(key)
-        if program is None:
-            signature = Signature.of(func)
-            entry = cache.load("cpu", key) or cache.publish(
-                "cpu", key, functools.partial(_build, func, signature, options, pass_configs)
-            )
-            program = _programs[key] = CpuProgram(signature, key, entry)
-    return program
+
+    def make() -> CpuProgram:
+        signature = Signature.of(func)
+        build_entry = functools.partial(_build, func, signature, options, pass_configs)
+        return CpuProgram(signature, key, cache.load("cpu", key) or cache.publish("cpu", key, build_entry))
+
+    return _programs.get(key, make)
 
 
 def _build(
@@ -140,7 +124,7 @@ class CpuProgram(CompiledProgram):
         function.argtypes = [
             ctypes.c_int,
             *(ctypes.c_void_p if isinstance(p, TensorParameter) else _scalar_type(p) for p in parameters),
-            *(_SCALARS[d.dtype] for d in dimensions),
+            *(C_TYPES[d.dtype] for d in dimensions),
         ]
         self._function = function
         tensors = tuple(isinstance(p, TensorParameter) for p in parameters)
@@ -180,4 +164,4 @@ class CpuProgram(CompiledProgram):
 
 
 def _scalar_type(parameter: ScalarParameter) -> type:
-    return _SCALARS.get(parameter.dtype, ctypes.c_float)  # narrow floats travel as float
+    return C_TYPES.get(parameter.dtype, ctypes.c_float)  # narrow floats travel as float

@@ -16,7 +16,7 @@ from tvm import tirx
 
 from ...memo import Memo
 from .. import arguments, cache
-from ..arguments import Signature, TensorParameter
+from ..arguments import C_TYPES, Signature, TensorParameter
 from ..base import CompiledProgram
 from ..errors import CompilationError, TargetError
 from .artifact import Resources, parse_resources
@@ -25,16 +25,6 @@ from .toolkit import FLAGS, architecture_flags, find_toolkit, pass_flags
 
 _LIBRARY: Final = "program.so"
 _SOURCE: Final = "program.cu"
-_SCALARS: Final = {
-    "bool": ctypes.c_int8,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-    **{
-        f"{sign}int{bits}": getattr(ctypes, f"c_{sign}int{bits}")
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-}
 
 _programs = Memo()
 
@@ -166,15 +156,15 @@ class CudaProgram(CompiledProgram):
     def _bind_function(self) -> Callable[..., int]:
         parameters = self.signature.parameters
         for p in parameters:
-            if not isinstance(p, TensorParameter) and p.dtype not in _SCALARS:
+            if not isinstance(p, TensorParameter) and p.dtype not in C_TYPES:
                 raise TargetError(
-                    f"{self.signature.program}: {p.name} is {p.dtype}, expected one of {list(_SCALARS)}"
+                    f"{self.signature.program}: {p.name} is {p.dtype}, expected one of {list(C_TYPES)}"
                 )
         function = self._library.call
         function.restype = ctypes.c_int
         function.argtypes = [
-            *(ctypes.c_void_p if isinstance(p, TensorParameter) else _SCALARS[p.dtype] for p in parameters),
-            *(_SCALARS[d.dtype] for d in self._dimensions),
+            *(ctypes.c_void_p if isinstance(p, TensorParameter) else C_TYPES[p.dtype] for p in parameters),
+            *(C_TYPES[d.dtype] for d in self._dimensions),
             ctypes.c_void_p,
         ]
         return function
