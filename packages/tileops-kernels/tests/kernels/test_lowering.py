@@ -8,21 +8,11 @@ import pytest
 
 from tileops_kernels.kernels import get_kernel, list_kernels
 from tileops_kernels.resources import KernelResources, measure
-from tileops_kernels.targets import CompilerNotFoundError
-from tileops_kernels.targets.cuda import find_toolkit
 
 ARCHS = ("sm_80", "sm_90a")
 
 
-def has_nvcc() -> bool:
-    try:
-        find_toolkit()
-    except CompilerNotFoundError:
-        return False
-    return True
-
-
-needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc on this machine")
+needs_nvcc = pytest.mark.usefixtures("nvcc")
 
 
 def problems(records: list[KernelResources]) -> list[str]:

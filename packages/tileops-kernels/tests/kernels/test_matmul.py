@@ -17,18 +17,8 @@ from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.ops import get_op
 from tileops_kernels.ops.flows._dense import MAX_GRID_Z, bound_over_batch, dense_copy, same
 from tileops_kernels.ops.flows.matmul import _flipped, _flipped_copy, _operand
-from tileops_kernels.targets import CompilerNotFoundError
-from tileops_kernels.targets.cuda import find_toolkit
 
 SHARED_MEMORY = {"sm_80": 163 << 10, "sm_90a": 227 << 10}
-
-
-def has_nvcc() -> bool:
-    try:
-        find_toolkit()
-    except CompilerNotFoundError:
-        return False
-    return True
 
 
 def never(*args: object, **kwargs: object) -> object:
@@ -156,7 +146,7 @@ def test_a_batch_beyond_the_grid_is_cut_and_shared_tensors_are_not() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not has_nvcc(), reason="no nvcc on this machine")
+@pytest.mark.usefixtures("nvcc")
 def test_the_schedule_of_every_row_count_compiles_and_fits() -> None:
     static = {"n": 4096, "k": 7168, "dtype": "bfloat16", "trans_a": False, "trans_b": True}
     work = [

@@ -21,16 +21,7 @@ from tileops_kernels.targets import (
 from tileops_kernels.targets.cuda import find_toolkit, toolkit
 from tileops_kernels.targets.cuda.artifact import parse_resources
 
-
-def has_nvcc() -> bool:
-    try:
-        find_toolkit()
-    except CompilerNotFoundError:
-        return False
-    return True
-
-
-needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc on this machine")
+needs_nvcc = pytest.mark.usefixtures("nvcc")
 
 
 def scale_program(n=256, dtype="float32"):
