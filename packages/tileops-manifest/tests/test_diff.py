@@ -77,6 +77,12 @@ CHANGES = {
     "domain narrowed": ("min: 1}", "min: 2}", "breaking", "dims.H: domain became min 2"),
     "domain widened": ("min: 1}", "min: 0}", "additive", "dims.H: domain became min 0"),
     "numerics": ("accumulate: float32", "accumulate: float64", "breaking", "numerics: "),
+    "rounding allowed": (
+        "nan: propagate}",
+        "nan: propagate, intermediates: {probabilities: T}}",
+        "breaking",
+        "numerics: ",
+    ),
     "roofline": ("prod(batch) * H", "2 * prod(batch) * H", "neutral", "roofline: "),
     "summary": ("Rows scaled", "Rows multiplied", "neutral", "summary: "),
     "row added": (

@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tileops_manifest import SpecError, TensorMeta, UnknownOpError, UnknownRowError, load_manifest
 from tileops_manifest.binding import nbytes
 from tileops_manifest.dtypes import is_integral
+from tileops_manifest.model import Intermediate
 
 MANIFEST = load_manifest()
 HARD = load_manifest(Path(__file__).parent / "data" / "hard.yaml")
@@ -199,7 +201,22 @@ def test_digests_differ_between_entries_and_leave_the_status_out(tmp_path: Path)
     original = HARD["GatedDeltaNetPrefillBTHDFwdOp"].digest
     assert digest(text.replace(marker, "    status: {cpu: implemented}\n" + marker)) == original
     assert digest(text.replace(marker, marker.replace("8 * B", "9 * B"))) != original
+    rounded = marker.replace("propagate}", "propagate, intermediates: {probabilities: T}}")
+    assert digest(text.replace(marker, rounded)) != original
     assert digest("# a comment\n" + text) == original
+
+
+def test_bindings_say_what_intermediate_values_may_be_rounded_to():
+    entry = MANIFEST["GroupedQueryAttentionDecodeWithKVCacheFwdOp"]
+    for dtype in entry.dtypes["T"]:
+        assert entry.bind_row(entry.row("ragged"), dtype).intermediates == {"probabilities": dtype}
+    softmax = MANIFEST["SoftmaxFwdOp"]
+    assert softmax.bind_row(softmax.row("ragged"), "float16").intermediates == {}
+
+
+def test_the_specification_explains_every_intermediate_value():
+    text = (Path(__file__).parents[3] / "docs" / "manifest-spec.md").read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in text for name in get_args(Intermediate))
 
 
 def test_entries_and_records_are_immutable():

@@ -56,6 +56,27 @@ MISTAKES = {
     ),
     "unbound name in the roofline": ("prod(batch) * H", "prod(batch) * W", "W", 0, "name 'W' is not bound"),
     "unknown function": ("prod(batch) *", "prd(batch) *", "prd", 0, "did you mean 'prod'?"),
+    "intermediate value that the grammar does not know": (
+        "nan: propagate}",
+        "nan: propagate, intermediates: {probs: T}}",
+        "probs: T",
+        7,
+        "Input should be 'probabilities'",
+    ),
+    "intermediate value of an unbound dtype": (
+        "nan: propagate}",
+        "nan: propagate, intermediates: {probabilities: W}}",
+        "W}",
+        0,
+        "name 'W' is not bound",
+    ),
+    "intermediate value of two dtypes": (
+        "nan: propagate}",
+        "nan: propagate, intermediates: {probabilities: float16 | float32}}",
+        "float16 | float32}}",
+        0,
+        "an intermediate has one dtype",
+    ),
     "unknown dtype": ("float16 | float32", "float17 | float32", "float17", 0, "'float17' is not bound"),
     "dtype twice": (
         "float16 | float32",

@@ -12,6 +12,7 @@ from tileops_manifest.errors import ExpressionError, SpecError
 from tileops_manifest.expr import DATA, Expression
 from tileops_manifest.functions import prod
 from tileops_manifest.tensors import Domain, TensorMeta
+from tileops_manifest.unify import flatten
 
 if TYPE_CHECKING:
     from tileops_manifest.entry import Entry
@@ -58,6 +59,11 @@ class Binding:
             and self.inputs[name] is not None
             and (spec.mutated_when is None or spec.mutated_when.evaluate(self.env))
         )
+
+    @cached_property
+    def intermediates(self) -> dict[str, str]:
+        """Dtype that each named intermediate value of the numerics contract may be rounded to."""
+        return {name: flatten(self._evaluate(dtype))[0] for name, dtype in self.entry.intermediates.items()}
 
     @cached_property
     def flops(self) -> int:

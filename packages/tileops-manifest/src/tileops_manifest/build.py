@@ -100,6 +100,7 @@ class _Builder:
         traffic = None
         if model.roofline.bytes is not None:
             traffic = self.compile(model.roofline.bytes, full, ("roofline", "bytes"))
+        intermediates = self._intermediates(scope)
         rows = self._rows()
         if self.failed:
             return None
@@ -120,6 +121,7 @@ class _Builder:
             scope=full,
             input_dtypes=MappingProxyType(self.input_dtypes),
             output_dtypes=MappingProxyType(output_dtypes),
+            intermediates=MappingProxyType(intermediates),
         )
 
     def _dtype_variables(self) -> None:
@@ -291,6 +293,18 @@ class _Builder:
                 name, spec.dtype, self._possible(dtype), shape, spec.doc, alias=spec.alias
             )
         return specs, dtypes
+
+    def _intermediates(self, scope: Scope) -> dict[str, Expression]:
+        compiled = {}
+        for name, source in self.model.numerics.intermediates.items():
+            path: Path = ("numerics", "intermediates", name)
+            expression = self.compile(source, scope, path, compile_dtype)
+            if expression is None:
+                continue
+            if not expression.names and not expression.tensors and len(flatten(expression.evaluate({}))) > 1:
+                self.problem(path, "an intermediate has one dtype: name a variable or same_as")
+            compiled[name] = expression
+        return compiled
 
     def _possible(self, source: str | Expression | None) -> tuple[str, ...]:
         """Every dtype that a declaration can stand for, over all assignments of the variables."""

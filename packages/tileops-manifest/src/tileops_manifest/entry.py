@@ -101,6 +101,7 @@ class Entry:
     scope: Scope
     input_dtypes: Mapping[str, str | Expression]
     output_dtypes: Mapping[str, Expression]
+    intermediates: Mapping[str, Expression]
 
     def __repr__(self) -> str:
         return f"<Entry {self.name}>"
@@ -144,6 +145,9 @@ class Entry:
     def digest(self) -> str:
         """SHA-256 (hex) of the entry's content without its status, which only follows from evidence."""
         content = self.model.model_dump(mode="json", by_alias=True, exclude={"status"})
+        if not self.intermediates:
+            # A word that the grammar gained later leaves the digests of entries without it as they were.
+            del content["numerics"]["intermediates"]
         text = json.dumps([self.name, self.family, content], separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
 

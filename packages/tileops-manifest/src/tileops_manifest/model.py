@@ -128,6 +128,12 @@ Ties = Literal["first", "any", "none"]
 Empty = Literal["empty", "zero", "one", "nan", "true", "false", "-inf", "error"]
 Accumulate = Literal["none", "exact", "int64", "float32", "float64"]
 
+# Values that an op computes on its way and that its kernels keep in a storage dtype.
+Intermediate = Literal[
+    "probabilities",
+    "score_gradients",
+]
+
 
 class NumericsModel(Record):
     """What a correct result is, beyond the formula. See docs/manifest-spec.md for each word."""
@@ -142,6 +148,9 @@ class NumericsModel(Record):
     determinism: Literal["bitwise", "run-to-run"] = "bitwise"
     aliasing: Literal["none", "inplace"] = "none"
     exact: bool = False
+    intermediates: Mapping[Intermediate, Expr] = Field(
+        {}, description="dtypes that named intermediate values may be rounded to before they are used"
+    )
 
 
 class RooflineModel(Record):
