@@ -81,7 +81,9 @@ def test_narrow_dtypes_can_be_perturbed(dtype: torch.dtype) -> None:
 class Product:
     """An oracle of GEMM, as far as a refusal needs one."""
 
-    def ref_program(self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64) -> tuple:
+    def ref_program(
+        self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64, *stored: dict
+    ) -> tuple:
         return (inputs["a"].to(compute_dtype) @ inputs["b"].to(compute_dtype).t(),)
 
     def scale(self, inputs: dict, params: dict) -> tuple:
@@ -121,7 +123,7 @@ def test_exact_entries_and_integer_outputs_are_compared_bit_for_bit() -> None:
 
     class Negation(Product):
         def ref_program(
-            self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64
+            self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64, *stored: dict
         ) -> tuple:
             return (-inputs[name].to(compute_dtype),)
 
@@ -134,7 +136,7 @@ def test_exact_entries_and_integer_outputs_are_compared_bit_for_bit() -> None:
 def test_an_oracle_of_another_shape_is_an_error_and_not_a_verdict() -> None:
     class Flat(Product):
         def ref_program(
-            self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64
+            self, inputs: dict, params: dict, compute_dtype: torch.dtype = torch.float64, *stored: dict
         ) -> tuple:
             return (super().ref_program(inputs, params, compute_dtype)[0].flatten(),)
 

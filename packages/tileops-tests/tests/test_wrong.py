@@ -80,6 +80,7 @@ SPECIFIC = [
     ("attention", "scale_of_the_whole_width", ONE_CASE, R.WRONG_VALUE),
     ("attention", "heads_tiled_instead_of_grouped", ONE_CASE, R.WRONG_VALUE),
     ("attention", "half_precision_throughout", ONE_CASE, R.WRONG_VALUE),
+    ("attention", "fp8_probabilities", ONE_CASE, R.WRONG_VALUE),
     ("attention", "dropped_keys", ONE_CASE, R.WRONG_VALUE),
     ("attention", "without_maximum", ("*-adversarial-*",), R.NAN_MISMATCH),
 ]

@@ -35,7 +35,11 @@ class OracleLike(Protocol):
     """The part of an oracle that a verdict needs."""
 
     def ref_program(
-        self, inputs: dict[str, Tensor | None], params: dict[str, Any], compute_dtype: torch.dtype = ...
+        self,
+        inputs: dict[str, Tensor | None],
+        params: dict[str, Any],
+        compute_dtype: torch.dtype = ...,
+        intermediates: Mapping[str, torch.dtype] | None = ...,
     ) -> tuple[Tensor, ...]: ...
 
     def scale(
@@ -77,12 +81,15 @@ def build_references(
             for (name, _), expected in zip(metas, canonical, strict=True)
         ]
     acc = accumulation_dtype(binding)
-    base = oracle.ref_program(inputs, params, torch_dtype(acc))
+    stored = {name: torch_dtype(dtype) for name, dtype in binding.intermediates.items()}
+    base = oracle.ref_program(inputs, params, torch_dtype(acc), stored)
     if distribution in EXACT_DISTRIBUTIONS and binding.entry.name in RING_OPS and _agree(base, precise):
         return [
             _exact(name, meta.dtype, ref, False) for (name, meta), ref in zip(metas, precise, strict=True)
         ]
-    low = oracle.ref_program(_lowered(binding, inputs), params, torch_dtype(acc)) if with_low else precise
+    low = precise
+    if with_low:
+        low = oracle.ref_program(_lowered(binding, inputs), params, torch_dtype(acc), stored)
     scales = oracle.scale(inputs, params)
     length = oracle.reduction_length(inputs, params)
     references = []

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tileops_manifest import load_manifest
 from tileops_tests.oracles import Oracle, UnknownOracleError, get_oracle, list_oracles
+from tileops_tests.oracles.base import Call
 from tileops_tests.oracles.properties import SLACK
 from tileops_workloads import (
     DISTRIBUTIONS,
@@ -201,6 +202,26 @@ def test_a_float32_program_errs_by_no_more_than_its_scale_says(op, ragged):
     for ref, out, scale in zip(precise, single, oracle.scale(inputs, params), strict=True):
         magnitude = ref.abs() if scale is None else torch.maximum(scale, ref.abs())
         assert ((out.double() - ref).abs() <= 4 * math.sqrt(length) * 2.0**-24 * magnitude + 2.0**-126).all()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_program_rounds_the_intermediate_values_that_its_entry_names_and_no_other(op, ragged, monkeypatch):
+    asked = set()
+    monkeypatch.setattr(Call, "rounded", lambda self, name, x: asked.add(name) or x)
+    for workload in ragged(op):
+        get_oracle(op).ref_program(workload.gen_inputs(), workload.params)
+    assert asked == set(MANIFEST[op].numerics.intermediates)
+
+
+def test_rounded_probabilities_err_by_more_than_float32_and_leave_the_definition_alone(ragged):
+    oracle, workload = get_oracle("GroupedQueryAttentionFwdOp"), ragged("GroupedQueryAttentionFwdOp")[1]
+    inputs, params = workload.gen_inputs(), workload.params
+    (ref,), (single,), (stored,) = (
+        oracle.ref_program(inputs, params, *how)
+        for how in ((), (torch.float32,), (torch.float32, {"probabilities": torch.bfloat16}))
+    )
+    assert (single - ref).abs().max() < 2.0**-18
+    assert 2.0**-12 < (stored - ref).abs().max() < 2.0**-6
 
 
 def test_sums_accumulate_in_a_low_compute_dtype():

@@ -70,6 +70,19 @@ def half_precision_throughout(q, k, v, *, is_causal=True):
     return (out / total[..., None]).transpose(1, 2).to(q.dtype).contiguous()
 
 
+def fp8_probabilities(q, k, v, *, is_causal=True):
+    """Rounds the probabilities one step further than the entry lets."""
+    group = q.shape[2] // k.shape[2]
+    query, key, value = (x.float().transpose(1, 2) for x in (q, k, v))
+    scores = query @ key.repeat_interleave(group, 1).mT * q.shape[-1] ** -0.5
+    if is_causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    out = weights.to(torch.float8_e4m3fn).float() @ value.repeat_interleave(group, 1)
+    return (out / weights.sum(-1, keepdim=True)).transpose(1, 2).to(q.dtype).contiguous()
+
+
 def dropped_keys(q, k, v, *, is_causal=True):
     """Whole tiles of 32 keys only."""
     whole = max(k.shape[1] // 32 * 32, 1)

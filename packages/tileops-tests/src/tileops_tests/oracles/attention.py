@@ -30,9 +30,10 @@ _MAX_SCORES = 1 << 25
 class Heads(NamedTuple):
     """Operands by key head, the queries that share it side by side: q [B, H_kv, Q, D], k and v [B, H_kv,
     S_kv, D], what is visible (bool, broadcastable to [B, H_kv, Q, S_kv], None: all), factor and bound of the
-    scores.
+    scores. `call` says how its intermediate values are rounded.
     """
 
+    call: Call
     q: Tensor
     k: Tensor
     v: Tensor
@@ -51,7 +52,8 @@ def _attend_few(heads: Heads) -> Tensor:
     if heads.visible is not None:
         scores = scores.masked_fill(~heads.visible, -math.inf)
     _, powers, total = exponentials(scores, -1)
-    out = contract_as_step(powers, heads.v, heads.visible) / total
+    weights = heads.call.rounded("probabilities", powers)
+    out = contract_as_step(weights, heads.v, heads.visible) / total
     return out.masked_fill((scores == -math.inf).all(dim=-1, keepdim=True), 0)
 
 
@@ -67,7 +69,7 @@ def _parts(heads: Heads) -> Iterator[Heads]:
         visible = heads.visible
         if visible is not None and visible.dim() == 4 and visible.shape[0] > 1:
             visible = visible[few]
-        yield Heads(heads.q[few], heads.k[few], heads.v[few], visible, heads.sm_scale, heads.softcap)
+        yield heads._replace(q=heads.q[few], k=heads.k[few], v=heads.v[few], visible=visible)
 
 
 def _by_key_head(q: Tensor, key_heads: int) -> Tensor:
@@ -108,14 +110,14 @@ def _forward_heads(call: Call) -> Heads:
     if visible is not None:
         visible = visible.repeat(q.shape[2] // k.shape[2], 1)
     grouped = _by_key_head(q, k.shape[2])
-    return Heads(grouped, k.transpose(1, 2), v.transpose(1, 2), visible, 1 / math.sqrt(q.shape[-1]))
+    return Heads(call, grouped, k.transpose(1, 2), v.transpose(1, 2), visible, 1 / math.sqrt(q.shape[-1]))
 
 
 def _decode_heads(call: Call, k: Tensor, v: Tensor, visible: Tensor | None) -> Heads:
     q, sm_scale = call["q"], call.param("sm_scale")
     factor = 1 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
     grouped = _by_key_head(q[:, None], k.shape[2])
-    return Heads(grouped, k.transpose(1, 2), v.transpose(1, 2), visible, factor, call.param("softcap"))
+    return Heads(call, grouped, k.transpose(1, 2), v.transpose(1, 2), visible, factor, call.param("softcap"))
 
 
 def _dense_heads(call: Call) -> Heads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,12 +21,14 @@ COMPUTE_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class Call:
     """One call in one compute dtype: `call["x"]` is an input, floating ones converted to that dtype.
 
-    `given` holds the inputs as they came, for what depends on their own dtype.
+    `given` holds the inputs as they came, for what depends on their own dtype; `intermediates` the dtypes
+    that the entry lets named intermediate values be rounded to: none where the definition itself is computed.
     """
 
     given: Inputs
     params: Params
     dtype: torch.dtype
+    intermediates: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = self.get(name)
@@ -38,6 +40,11 @@ class Call:
         """An input, or None where an optional one is not given."""
         tensor = self.given.get(name)
         return tensor if tensor is None or not tensor.is_floating_point() else tensor.to(self.dtype)
+
+    def rounded(self, intermediate: str, x: Tensor) -> Tensor:
+        """`x`, a named intermediate value of the entry's numerics, with the rounding that it allows."""
+        dtype = self.intermediates.get(intermediate)
+        return x if dtype is None else x.to(dtype).to(x.dtype)
 
     def param(self, name: str) -> Any:
         """The value of a param; params are canonical, with defaults filled in."""
@@ -94,10 +101,14 @@ class Oracle:
     properties: tuple[Property, ...] = ()
 
     def ref_program(
-        self, inputs: Inputs, params: Params, compute_dtype: torch.dtype = torch.float64
+        self,
+        inputs: Inputs,
+        params: Params,
+        compute_dtype: torch.dtype = torch.float64,
+        intermediates: Mapping[str, torch.dtype] | None = None,
     ) -> Outputs:
         """The definition, computed in `compute_dtype`: floating outputs are in it, not rounded to the output
-        dtype; integer and bool outputs have their own.
+        dtype; integer and bool outputs have their own. With `intermediates`, those named values are rounded.
 
         Raises:
             ValueError: a compute dtype that torch has no arithmetic for.
@@ -105,7 +116,7 @@ class Oracle:
         if compute_dtype not in COMPUTE_DTYPES:
             expected = ", ".join(str(dtype) for dtype in COMPUTE_DTYPES)
             raise ValueError(f"{self.op}: compute_dtype is {compute_dtype}, expected one of {expected}")
-        return self.program(Call(inputs, params, compute_dtype))
+        return self.program(Call(inputs, params, compute_dtype, intermediates or {}))
 
     def second_opinion(self, inputs: Inputs, params: Params) -> Outputs:
         """The same outputs computed in another way, in float64."""
