@@ -78,13 +78,6 @@ def test_library_compiles_and_loads_without_a_gpu() -> None:
 
 
 @needs_nvcc
-def test_launch_is_ordered_behind_the_kernel_ahead_of_it() -> None:
-    source = compile_program(scale_program(), "cuda", arch="sm_90a").source
-    assert "<<<" in source
-    assert "programmaticStreamSerialization" not in source
-
-
-@needs_nvcc
 def test_matrix_product_that_an_architecture_lacks_is_refused() -> None:
     with pytest.raises(LoweringError, match="sm_80 has no matrix instruction"):
         lower_cuda(fp8_program(), "sm_80")

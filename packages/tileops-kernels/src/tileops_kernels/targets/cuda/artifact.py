@@ -13,7 +13,7 @@ from tvm import tirx
 
 from ..errors import LoweringError
 from .lowering import lower
-from .toolkit import architecture_flags, find_toolkit, pass_flags
+from .toolkit import compile_device, find_toolkit
 
 _PROPERTIES: Final = re.compile(
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
@@ -83,13 +83,13 @@ def lower_cuda(
         LoweringError: TileLang refuses the program, or the architecture lacks what it asks for.
         CompilationError: nvcc refuses the generated code.
     """
-    toolkit, configs = find_toolkit(), pass_configs or {}
+    find_toolkit()
+    configs = pass_configs or {}
     code = lower(prim_func, arch, configs)
     with tempfile.TemporaryDirectory(prefix="tileops-") as scratch:
         source, cubin = Path(scratch, "program.cu"), Path(scratch, "program.cubin")
         source.write_text(code.device)
-        flags = (*architecture_flags(arch), *pass_flags(configs), "--keep", "--keep-dir", scratch)
-        report = toolkit.run(["-cubin", str(source), "-o", str(cubin), *flags], code.device)
+        report = compile_device(source, cubin, arch, configs, keep=Path(scratch))
         ptx = Path(scratch, "program.ptx").read_text()
         binary = cubin.read_bytes()
     instructions = frozenset(name for name, pattern in _INSTRUCTIONS.items() if re.search(pattern, ptx))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -21,10 +23,12 @@ from ..base import CompiledProgram
 from ..errors import CompilationError, TargetError
 from .artifact import Resources, parse_resources
 from .lowering import lower
-from .toolkit import FLAGS, architecture_flags, find_toolkit, pass_flags
+from .toolkit import DEVICE_FLAGS, HOST_FLAGS, compile_device, compile_host, find_toolkit
 
-_LIBRARY: Final = "program.so"
 _SOURCE: Final = "program.cu"
+_CODE: Final = "program.cubin"
+_HOST: Final = "launch.cpp"
+_LIBRARY: Final = "launch.so"
 
 _programs = Memo()
 
@@ -44,7 +48,14 @@ def compile_cuda(
 ) -> CudaProgram:
     """Compile, or take from the cache. Of threads that ask for one program at once, one compiles it."""
     arch, configs, toolkit = arch or current_arch(), dict(pass_configs or {}), find_toolkit()
-    parts = (func.script(show_meta=True), arch, repr(sorted(configs.items())), toolkit.version, *FLAGS)
+    parts = (
+        func.script(show_meta=True),
+        arch,
+        repr(sorted(configs.items())),
+        toolkit.version,
+        *DEVICE_FLAGS,
+        *HOST_FLAGS,
+    )
     key = cache.digest(_fingerprint(), *parts)
 
     def make() -> CudaProgram:
@@ -58,14 +69,17 @@ def compile_cuda(
 def _build(
     func: tirx.PrimFunc, signature: Signature, arch: str, configs: Mapping[str, object], work: Path
 ) -> Mapping[str, object]:
-    code, toolkit = lower(func, arch, configs), find_toolkit()
-    source = work / _SOURCE
-    source.write_text(code.library)
-    flags = (*architecture_flags(arch), *pass_flags(configs), "--shared", "-Xcompiler", "-fPIC")
-    report = toolkit.run([str(source), "-o", str(work / _LIBRARY), *flags], code.library)
+    code = lower(func, arch, configs)
+    source, host = work / _SOURCE, work / _HOST
+    source.write_text(code.device)
+    host.write_text(code.host)
+    with ThreadPoolExecutor(1) as beside:
+        hosted = beside.submit(compile_host, host, work / _LIBRARY)
+        report = compile_device(source, work / _CODE, arch, configs)
+        hosted.result()
     return {
         "program": signature.program,
-        "compiler": toolkit.version,
+        "compiler": find_toolkit().version,
         "arch": arch,
         "resources": asdict(parse_resources(report)),
         "dynamic_shared_bytes": code.dynamic_shared_bytes,
@@ -76,7 +90,7 @@ def _build(
 def _fingerprint() -> str:
     """What generates the code is part of what a library's content depends on."""
     sha = hashlib.sha256(tilelang.__version__.encode())
-    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(arguments.__file__)):
+    for path in (*sorted(Path(__file__).parent.glob("*.[hp]*")), Path(arguments.__file__)):
         sha.update(path.name.encode() + path.read_bytes())
     return sha.hexdigest()
 
@@ -101,6 +115,9 @@ class CudaProgram(CompiledProgram):
                 f"{signature.program}: the compiled library does not load: {error}", self._source
             ) from error
         self._library.get_last_error.restype = ctypes.c_char_p
+        self._code = entry.file(_CODE).read_bytes()
+        self._loading = threading.Lock()
+        self._loaded = False
         self._ready: set[int] = set()
         # The order in which the generated function takes sizes: shapes of all tensors, then strides.
         self._dimensions = tuple(sorted(signature.dimensions, key=lambda d: d.is_stride))
@@ -112,7 +129,7 @@ class CudaProgram(CompiledProgram):
 
     @property
     def source(self) -> str:
-        """The generated CUDA C++, the host function included."""
+        """The generated CUDA C++ of the kernels."""
         return self._source
 
     def bound(self, *args: object) -> Callable[..., None]:
@@ -170,11 +187,14 @@ class CudaProgram(CompiledProgram):
         return function
 
     def _prepare(self, index: int) -> None:
-        """Raise the kernels' shared-memory limit on a device; doing it twice is harmless."""
-        with torch.cuda.device(index):
-            if self._library.init():
+        """Hand the machine code to the driver, once; raise the kernels' shared-memory limit on a device."""
+        with self._loading, torch.cuda.device(index):
+            if not self._loaded and self._library.load(self._code):
                 self._fail()
-        self._ready.add(index)
+            self._loaded = True
+            if self._library.init(index):
+                self._fail()
+            self._ready.add(index)
 
     def _fail(self) -> None:
         message = self._library.get_last_error().decode(errors="replace")

@@ -18,7 +18,9 @@ from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
 from ..errors import CompilationError, CompilerNotFoundError
 
 # TileLang's templates need C++20; `-Xptxas -v` makes every build report registers, shared memory and spills.
-FLAGS: Final = ("-std=c++20", "-O3", "-w", "-lineinfo", "--expt-relaxed-constexpr", "-Xptxas", "-v")
+DEVICE_FLAGS: Final = ("-std=c++20", "-O3", "-w", "-lineinfo", "--expt-relaxed-constexpr", "-Xptxas", "-v")
+# The host half is plain C++ without the runtime library: it calls the driver.
+HOST_FLAGS: Final = ("-x", "c++", "-std=c++17", "-O2", "--shared", "-Xcompiler", "-fPIC", "-cudart", "none")
 _HOMES: Final = ("CUDA_HOME", "CUDA_PATH")
 _PIP_FOLDERS: Final = ("nvidia/cu13", "nvidia/cuda_nvcc")
 
@@ -36,8 +38,7 @@ class Toolkit:
         Raises:
             CompilationError: nvcc refused the code; carries its messages and the source.
         """
-        includes = (f"-I{TILELANG_TEMPLATE_PATH}", f"-I{CUTLASS_INCLUDE_DIR}")
-        done = subprocess.run([self.nvcc, *FLAGS, *includes, *arguments], capture_output=True, text=True)
+        done = subprocess.run([self.nvcc, *arguments], capture_output=True, text=True)
         if done.returncode:
             raise CompilationError(f"nvcc refused the generated code:\n{done.stderr[-4000:]}", source)
         return done.stdout + done.stderr
@@ -70,12 +71,24 @@ def _version(nvcc: str) -> str:
     return found.group(1) if found else printed.strip()
 
 
-def architecture_flags(arch: str) -> tuple[str, ...]:
-    """Machine code for exactly one architecture: `sm_90a` -> `-gencode arch=compute_90a,code=sm_90a`."""
-    return ("-gencode", f"arch={arch.replace('sm_', 'compute_')},code={arch}")
+def compile_device(
+    source: Path, cubin: Path, arch: str, pass_configs: Mapping[str, object], *, keep: Path | None = None
+) -> str:
+    """Kernels to machine code for exactly one architecture; returns what ptxas reported.
+
+    `keep` is a folder in which the PTX stays.
+    """
+    flags = [*DEVICE_FLAGS, "-gencode", f"arch={arch.replace('sm_', 'compute_')},code={arch}"]
+    flags += map(str, pass_configs.get("tl.device_compile_flags") or ())
+    flags += ["--use_fast_math"] if pass_configs.get("tl.enable_fast_math") else []
+    flags += ["--keep", "--keep-dir", str(keep)] if keep else []
+    includes = (f"-I{TILELANG_TEMPLATE_PATH}", f"-I{CUTLASS_INCLUDE_DIR}")
+    return find_toolkit().run(
+        [*flags, *includes, "-cubin", str(source), "-o", str(cubin)], source.read_text()
+    )
 
 
-def pass_flags(pass_configs: Mapping[str, object]) -> tuple[str, ...]:
-    """What TileLang's pass options ask of nvcc."""
-    flags = tuple(str(flag) for flag in pass_configs.get("tl.device_compile_flags") or ())
-    return (*flags, "--use_fast_math") if pass_configs.get("tl.enable_fast_math") else flags
+def compile_host(source: Path, library: Path) -> None:
+    """A host function to a library that loads with or without a GPU."""
+    include = f"-I{Path(__file__).parent}"
+    find_toolkit().run([*HOST_FLAGS, include, str(source), "-o", str(library)], source.read_text())
