@@ -12,7 +12,9 @@ import pytest
 
 from tileops_manifest import load_manifest
 from tileops_tests.candidate import Candidate
+from tileops_tests.codes import ReasonCode
 from tileops_tests.errors import RecordError, UsageError
+from tileops_tests.host import Worker, WorkerFailure
 from tileops_tests.limits import Limits
 from tileops_tests.oracles import get_oracle
 from tileops_tests.record import OpRecord, read_record
@@ -116,3 +118,36 @@ def test_ops_are_selected_by_name_or_by_status() -> None:
     else:
         with pytest.raises(UsageError, match="no entry is implemented"):
             select_ops(manifest, [], "cpu")
+
+
+def compile_requests(monkeypatch: pytest.MonkeyPatch, *, lose: bool) -> list[dict]:
+    """What workers are sent while one op is judged with two compile jobs; `lose` ends the first one meanwhile."""
+    sent, ask = [], Worker.ask
+
+    def spy(self: Worker, message: dict, *args: object, **kwargs: object) -> dict:
+        sent.append(message)
+        if message.get("do") == "warm" and lose:
+            raise WorkerFailure(ReasonCode.CRASH, "lost")
+        return ask(self, message, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "ask", spy)
+    options = Options(tier="smoke", only=("*ragged*",), compile_jobs=2)
+    record = run_session(entries("ReluFwdOp"), options, get_oracle).record
+    assert [(op.status, op.failures) for op in record.ops] == [("passed", ())]
+    return sent
+
+
+def test_programs_of_an_op_compile_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm = [message for message in compile_requests(monkeypatch, lose=False) if message.get("do") == "warm"]
+    assert len(warm) == 1
+    assert warm[0]["threads"] == 2
+    assert len(warm[0]["calls"]) > 1
+    assert {"shape", "dtype", "device"} == set(warm[0]["calls"][0]["inputs"][0])
+
+
+def test_no_case_is_blamed_for_a_worker_that_is_lost_among_several_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = [message.get("do") for message in compile_requests(monkeypatch, lose=True)]
+    assert asked.count("load") == 2
+    assert asked.count("warm") == 1

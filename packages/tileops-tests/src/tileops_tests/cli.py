@@ -162,6 +162,7 @@ def _verify(arguments: argparse.Namespace, console: Console) -> int:
         only=tuple(arguments.only),
         candidate=candidate,
         threads=max(1, (os.cpu_count() or 1) // arguments.jobs),
+        compile_jobs=max(1, (os.cpu_count() or 1) // arguments.jobs),
         ledger=ledger,
         oracle_device=target,
     )

@@ -7,14 +7,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
 import torch
 
-from tileops_manifest import Entry
+from tileops_manifest import Entry, TensorMeta
 from tileops_tests import digests
 from tileops_tests.candidate import Candidate
 from tileops_tests.cases import Case, ForbiddenCall, forbidden_calls, matches, on_device, plan
@@ -61,6 +61,7 @@ class Options:
     candidate: Candidate | None = None
     limits: Limits = field(default_factory=Limits)
     threads: int = 1
+    compile_jobs: int = 1
     ledger: tuple[KnownFailure, ...] = ()
     oracle_device: str = "cpu"
     cancel: Event = field(default_factory=Event)
@@ -105,6 +106,7 @@ class OpVerification:
         self._gates: dict[str, dict[str, Outcome]] = {}
         self._progress = progress or (lambda op, done, total: None)
         self._current: Case | ForbiddenCall | None = None
+        self._warmed = self._warming = False
         self._started = time.monotonic()
 
     @property
@@ -174,6 +176,7 @@ class OpVerification:
         for case in self._pending():
             if isinstance(case, Case):
                 by_signature.setdefault(case.signature, []).append(case)
+        self._warm(worker, [cases[0] for cases in by_signature.values()])
         for cases in by_signature.values():
             self._current = cases[0]
             try:
@@ -185,6 +188,26 @@ class OpVerification:
                     for case in cases:
                         self._decide(case.id, Verdict(case.id, failed.code, failed.message))
         self._current = None
+
+    def _warm(self, worker: Worker, cases: Sequence[Case]) -> None:
+        """Let our own op compile several programs at a time. A foreign kernel may not bear calls from threads."""
+        if self._warmed or self.options.candidate is not None or self.options.compile_jobs == 1:
+            return
+        self._warmed = True
+        calls = [self._call(case.binding.inputs.values(), case.binding.params) for case in cases]
+        message = {"do": "warm", "threads": self.options.compile_jobs, "calls": calls}
+        self._warming = True
+        worker.ask(message, timeout=self.options.limits.compile_seconds * (len(cases) + 1))
+        self._warming = False
+
+    def _call(self, inputs: Iterable[TensorMeta | None], params: Mapping[str, Any]) -> dict[str, Any]:
+        """A call on zeros, as a message."""
+        device = self.options.target
+        described = [
+            None if meta is None else {"dtype": meta.dtype, "shape": list(meta.shape), "device": device}
+            for meta in inputs
+        ]
+        return {"inputs": described, "params": portable(dict(params))}
 
     def _judge(self, worker: Worker, case: Case) -> None:
         distribution = case.spec.distribution
@@ -237,12 +260,7 @@ class OpVerification:
         return self._gates[case.same_values_as]
 
     def _try_forbidden(self, worker: Worker, call: ForbiddenCall) -> Verdict:
-        device = self.options.target
-        inputs = [
-            None if meta is None else {"dtype": meta.dtype, "shape": list(meta.shape), "device": device}
-            for meta in call.inputs
-        ]
-        message = {"do": "refuse", "inputs": inputs, "params": portable(dict(call.params))}
+        message = {"do": "refuse"} | self._call(call.inputs, call.params)
         reply = worker.ask(message, timeout=self.options.limits.run_seconds)
         if reply["ok"]:
             return Verdict(
@@ -254,6 +272,10 @@ class OpVerification:
         return Verdict(call.id)
 
     def _decide_current(self, failure: WorkerFailure) -> None:
+        if self._warming:
+            # Which of the calls lost the worker is not known; in the next one each is made alone.
+            self._warming = False
+            return
         if self._current is None:
             self.load_failure = Verdict("*", failure.code, failure.message)
             return

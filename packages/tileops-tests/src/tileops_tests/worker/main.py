@@ -5,7 +5,7 @@ worker knows no expected value: it is handed inputs in sealed memory, runs the c
 in buffers that the parent owns, and writes the bytes of the outputs into memory of the parent. Messages are
 JSON lines on a Unix socket; file descriptors travel beside them.
 
-Requests to a worker (`do`): `load`, `case`, `run`, `recheck`, `refuse`, `lock`. Every answer has `ok`.
+Requests to a worker (`do`): `load`, `warm`, `case`, `run`, `recheck`, `refuse`, `lock`. Every answer has `ok`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import socket
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 # Isolated mode leaves the script's own folder off the path. The parent copied this folder to where nothing
 # leads back to the package.
@@ -101,6 +102,22 @@ class Worker:
         self.function = target
         return {"ok": True}
 
+    def warm(self, message, fds):
+        """Call our own op on zeros, several calls at a time, so that its programs compile side by side. What fails
+        here fails again in a call of its own, which reports it.
+        """
+
+        def call(item):
+            try:
+                self.function(*map(self._zeros, item["inputs"]), **self._params(item["params"]))
+            except Exception:  # noqa: BLE001 - see above
+                return 1
+            return 0
+
+        with ThreadPoolExecutor(message["threads"]) as pool:
+            failed = sum(pool.map(call, message["calls"]))
+        return {"ok": True, "failed": failed}
+
     def open_case(self, message, fds):
         self.held = None
         self.case = CaseBuffers(self.torch, message, fds)
@@ -132,12 +149,12 @@ class Worker:
 
     def refuse(self, message, fds):
         """Run on inputs that the manifest forbids; that no error comes is the parent's to judge."""
-        inputs = [self._forbidden(spec) for spec in message["inputs"]]
+        inputs = [self._zeros(spec) for spec in message["inputs"]]
         self.function(*inputs, **self._params(message["params"]))
         self._synchronize()
         return {"ok": True}
 
-    def _forbidden(self, spec):
+    def _zeros(self, spec):
         if spec is None:
             return None
         dtype = getattr(self.torch, spec["dtype"])
@@ -190,6 +207,7 @@ class Worker:
     def serve(self):
         actions = {
             "load": self.load,
+            "warm": self.warm,
             "case": self.open_case,
             "run": self.run,
             "recheck": self.recheck,
