@@ -121,7 +121,7 @@ def test_ops_are_selected_by_name_or_by_status() -> None:
 
 
 def compile_requests(monkeypatch: pytest.MonkeyPatch, *, lose: bool) -> list[dict]:
-    """What workers are sent while one op is judged with two compile jobs; `lose` ends the first one meanwhile."""
+    """What workers are sent while one op is judged with two compile jobs; `lose` ends the first worker."""
     sent, ask = [], Worker.ask
 
     def spy(self: Worker, message: dict, *args: object, **kwargs: object) -> dict:
@@ -145,7 +145,7 @@ def test_programs_of_an_op_compile_side_by_side(monkeypatch: pytest.MonkeyPatch)
     assert {"shape", "dtype", "device"} == set(warm[0]["calls"][0]["inputs"][0])
 
 
-def test_no_case_is_blamed_for_a_worker_that_is_lost_among_several_calls(
+def test_no_case_is_blamed_for_a_worker_lost_among_several_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = [message.get("do") for message in compile_requests(monkeypatch, lose=True)]

@@ -190,7 +190,7 @@ class OpVerification:
         self._current = None
 
     def _warm(self, worker: Worker, cases: Sequence[Case]) -> None:
-        """Let our own op compile several programs at a time. A foreign kernel may not bear calls from threads."""
+        """Let our own op compile several programs at a time; a foreign one may not bear threads."""
         if self._warmed or self.options.candidate is not None or self.options.compile_jobs == 1:
             return
         self._warmed = True

@@ -5,7 +5,8 @@ worker knows no expected value: it is handed inputs in sealed memory, runs the c
 in buffers that the parent owns, and writes the bytes of the outputs into memory of the parent. Messages are
 JSON lines on a Unix socket; file descriptors travel beside them.
 
-Requests to a worker (`do`): `load`, `warm`, `case`, `run`, `recheck`, `refuse`, `lock`. Every answer has `ok`.
+Requests to a worker (`do`): `load`, `warm`, `case`, `run`, `recheck`, `refuse`, `lock`. Every answer has
+`ok`.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class Worker:
         return {"ok": True}
 
     def warm(self, message, fds):
-        """Call our own op on zeros, several calls at a time, so that its programs compile side by side. What fails
-        here fails again in a call of its own, which reports it.
+        """Call our own op on zeros, several calls at a time, so that its programs compile side by side.
+        What fails here fails again in a call of its own, which reports it.
         """
 
         def call(item):
