@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tileops_tests.cli import main
 from tileops_tests.errors import RecordError
 from tileops_tests.record import (
     CaseCounts,
     OpRecord,
     Record,
     json_schema,
+    merge_records,
     now,
     read_record,
     summarise,
@@ -131,3 +133,45 @@ def test_the_schema_names_every_field() -> None:
         schema["properties"]
     )
     assert schema["additionalProperties"] is False
+
+
+def test_of_an_op_in_two_records_the_later_one_speaks() -> None:
+    early = record("failed", "passed").model_copy(update={"created": "2026-01-01T00:00:00Z"})
+    late = record("passed").model_copy(update={"created": "2026-01-02T00:00:00Z"})
+    for order in ([early, late], [late, early]):
+        merged = merge_records(order)
+        assert [op.status for op in merged.ops] == ["passed", "passed"]
+        assert merged.created == late.created
+        assert merged.summary == summarise(merged.ops, requested=2)
+
+
+def test_a_merged_record_is_complete_only_where_every_part_is() -> None:
+    assert merge_records([record("passed")]).summary.complete
+    assert not merge_records([record("passed"), record("passed", requested=2)]).summary.complete
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"device": "e"}, {"target": "cuda"}, {"tier": "full"}, {"seed": 1}, {"versions": {"torch": "3"}}],
+)
+def test_records_of_different_conditions_do_not_merge(other: dict) -> None:
+    name, value = next(iter(other.items()))
+    with pytest.raises(RecordError, match=name) as caught:
+        merge_records([record("passed"), record("passed").model_copy(update=other)])
+    assert repr(value) in str(caught.value)
+
+
+def test_merging_nothing_is_refused() -> None:
+    with pytest.raises(RecordError, match="no record"):
+        merge_records([])
+
+
+def test_merge_command_writes_one_record(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.json", "b.json", "all.json")]
+    write_record(record("passed"), paths[0])
+    write_record(record("passed", "failed"), paths[1])
+    assert main(["merge", *map(str, paths[:2]), "--json", str(paths[2])]) == 0
+    assert [op.op for op in read_record(paths[2]).ops] == ["Op0", "Op1"]
+    write_record(record("passed").model_copy(update={"seed": 7}), paths[1])
+    assert main(["merge", *map(str, paths[:2]), "--json", str(tmp_path / "none.json")]) not in (0, 1)
+    assert not (tmp_path / "none.json").exists()

@@ -23,7 +23,7 @@ from tileops_tests.errors import ExitCode, UsageError, VerificationError
 from tileops_tests.explain import explain
 from tileops_tests.ledger import load_ledger
 from tileops_tests.oracles import get_oracle
-from tileops_tests.record import json_schema, read_record
+from tileops_tests.record import json_schema, merge_records, read_record, write_record
 from tileops_tests.report import ProgressDisplay, summary_table
 from tileops_tests.session import run_session, select_ops
 from tileops_tests.verify import Options
@@ -117,6 +117,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     calibrating.add_argument("records", nargs="+", type=Path, metavar="RECORD")
     calibrating.set_defaults(run=_calibrate)
+    merging = commands.add_parser("merge", help="one record of several runs under the same conditions")
+    merging.add_argument("records", nargs="+", type=Path, metavar="RECORD")
+    merging.add_argument("--json", required=True, metavar="PATH", help="where to write it ('-': stdout)")
+    merging.set_defaults(run=_merge)
     codes = commands.add_parser("codes", help="the reason codes and what they mean")
     codes.set_defaults(run=_codes)
     schema = commands.add_parser("schema", help="JSON Schema of the verification record")
@@ -251,6 +255,16 @@ def _explain(arguments: argparse.Namespace, console: Console) -> int:
 
 def _calibrate(arguments: argparse.Namespace, console: Console) -> int:
     print(json.dumps(calibration_record([read_record(path) for path in arguments.records]), indent=1))
+    return ExitCode.PASSED
+
+
+def _merge(arguments: argparse.Namespace, console: Console) -> int:
+    merged = merge_records([read_record(path) for path in arguments.records])
+    if arguments.json == "-":
+        print(merged.model_dump_json(by_alias=True, indent=1))
+    else:
+        write_record(merged, Path(arguments.json))
+        console.print(summary_table(merged))
     return ExitCode.PASSED
 
 

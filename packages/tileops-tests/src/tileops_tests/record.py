@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -161,6 +162,32 @@ def read_record(path: Path) -> Record:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise RecordError(f"{path}: {where}: {first['msg']} ({error.error_count()} problem(s))") from error
+
+
+def merge_records(records: Sequence[Record]) -> Record:
+    """One record of several runs under the same conditions, such as runs that shared out the ops.
+
+    Of an op in several of them the record created last speaks. The conditions are all but the ops.
+
+    Raises:
+        RecordError: none to merge, or two that differ in a condition; names it and both values.
+    """
+    if not records:
+        raise RecordError("there is no record to merge")
+    ordered = sorted(records, key=lambda record: record.created)
+    first, ops = ordered[0], {}
+    for record in ordered:
+        for name in ("device", "target", "tier", "seed", "candidate", "versions"):
+            ours, theirs = getattr(first, name), getattr(record, name)
+            if ours != theirs:
+                raise RecordError(
+                    f"records of different runs: {name} is {ours!r} in one, {theirs!r} in another"
+                )
+        ops |= {op.op: op for op in record.ops}
+    merged = tuple(ops[name] for name in sorted(ops))
+    complete = all(record.summary.complete for record in ordered)
+    summary = summarise(merged, requested=len(merged) if complete else -1)
+    return first.model_copy(update={"created": ordered[-1].created, "ops": merged, "summary": summary})
 
 
 def json_schema() -> dict[str, Any]:
