@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tileops_manifest import (
@@ -484,6 +486,56 @@ Opaque.__neg__ = lambda self: Opaque(-self._value)
 Opaque.__hash__ = None  # assigning __eq__ does not unset it
 
 
+def test_an_op_without_inputs_takes_sizes_and_dtype_from_its_params():
+    entry = MANIFEST["AlibiFwdOp"]
+    binding = entry.bind({}, {"seq_len": 4, "num_heads": 2, "dtype": "torch.float32"})
+    assert binding.outputs == {"output": TensorMeta((2, 4, 4), "float32")}
+    assert (binding.dims, binding.dtypes) == ({"H": 2, "S": 4}, {"T": "float32"})
+    assert binding.bytes == 4 * 32
+    again = entry.bind_dims({"H": 2, "S": 4}, {}, "float32")
+    assert (again.params, again.outputs) == (binding.params, binding.outputs)
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        ({"dtype": "int32"}, ParamError, "dtype is int32, expected float16 | bfloat16 | float32"),
+        ({"seq_len": 0}, ShapeError, "seq_len is 0, expected S of at least 1"),
+        ({"num_heads": -1}, ShapeError, "num_heads is -1, expected H of at least 1"),
+    ],
+)
+def test_a_param_that_binds_is_held_to_what_it_binds(params, error, message):
+    call = {"seq_len": 4, "num_heads": 2, "dtype": "float16", **params}
+    with pytest.raises(error, match=re.escape(message)):
+        MANIFEST["AlibiFwdOp"].bind({}, call)
+
+
+def test_an_input_disagrees_with_the_dtype_that_a_param_binds(tmp_path):
+    text = (
+        "grammar: 1\nfamily: toy\nops:\n  CastFwdOp:\n    summary: toy\n    ref_api: none\n"
+        "    dtypes: {T: float16 | float32}\n    inputs:\n      x: {dtype: T, shape: '[N]'}\n"
+        "    outputs:\n      y: {dtype: T, shape: '[N]'}\n"
+        "    params:\n      dtype: {type: dtype | None, default: null, binds: T}\n"
+        "    numerics: {accumulate: none, nan: copied}\n    roofline: {flops: N}\n"
+        "    workloads:\n      - {label: one, dims: {N: 3}, dtypes: [float16, float32]}\n"
+    )
+    path = tmp_path / "toy.yaml"
+    path.write_text(text, encoding="utf-8")
+    entry = load_manifest(path)["CastFwdOp"]
+    x = {"x": TensorMeta((3,), "float16")}
+    assert entry.bind(x, {}).params == {"dtype": "float16"}
+    assert entry.bind_dims({"N": 3}, {"dtype": "float32"}, "float16").inputs["x"].dtype == "float32"
+    with pytest.raises(DtypeError, match=r"x\.dtype is float16, expected T of dtype = float32"):
+        entry.bind(x, {"dtype": "float32"})
+
+
+def _opaque(value):
+    """Sizes hidden; a dtype is a constant to a compiler as well."""
+    if isinstance(value, tuple):
+        return tuple(map(_opaque, value))
+    return Opaque(value) if isinstance(value, int) else value
+
+
 @pytest.mark.parametrize("op", list(MANIFEST))
 def test_every_entry_binds_opaque_sizes(op):
     """Compilers trace with symbolic sizes: dims are never hashed, converted or used as indices."""
@@ -497,7 +549,7 @@ def test_every_entry_binds_opaque_sizes(op):
             name: value for name, value in plain.params.items() if case.entry.params[name].binds is None
         }
         bound = {
-            spec.name: tuple(Opaque(size) for size in plain.params[spec.name])
+            spec.name: _opaque(plain.params[spec.name])
             for spec in case.entry.params.values()
             if spec.binds is not None
         }

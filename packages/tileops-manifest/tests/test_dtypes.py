@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tileops_manifest.dtypes import DTYPES, int_to_float, is_complex, is_floating, is_integral, promote
+from tileops_manifest.dtypes import DTYPES, fits, int_to_float, is_complex, is_floating, is_integral, promote
 
 ordinary = st.sampled_from(
     [
@@ -63,3 +65,34 @@ def test_categories():
     assert not is_integral("bool")
     assert is_floating("float8_e5m2")
     assert is_complex("complex64")
+
+
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": float.fromhex("0x1.fep127"),
+    "float32": float.fromhex("0x1.fffffep127"),
+}
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+def test_floats_hold_what_is_in_their_range_and_what_is_no_finite_number(dtype):
+    largest = LARGEST[dtype]
+    assert all(fits(value, dtype) for value in (0, 0.1, -largest, largest, math.inf, -math.inf, math.nan))
+    assert not fits(math.nextafter(largest, math.inf), dtype)
+    assert not fits(-1e39, dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [("uint8", 0, 255), ("int8", -128, 127), ("int64", -(1 << 63), (1 << 63) - 1), ("bool", 0, 1)],
+)
+def test_integers_hold_whole_numbers_in_their_range(dtype, low, high):
+    assert all(fits(value, dtype) for value in (low, high, 0.0, 1.0, True))
+    assert not any(fits(value, dtype) for value in (low - 1, high + 1, 0.5, math.inf, math.nan))
+
+
+def test_an_8_bit_float_without_infinity_holds_none():
+    assert not fits(math.inf, "float8_e4m3fn")
+    assert fits(math.inf, "float8_e5m2")
+    assert fits(448, "float8_e4m3fn")
+    assert not fits(449, "float8_e4m3fn")

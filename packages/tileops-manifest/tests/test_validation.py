@@ -102,7 +102,27 @@ MISTAKES = {
     "default that is no choice": ("default: fast", "default: quick", "quick", 0, "not one of the choices"),
     "choice of another type": ("[fast, slow]", "[fast, 3]", "choices: [fast", 0, "are not all of type str"),
     "unknown param type": ("type: float,", "type: flaot,", "flaot", 0, "did you mean 'float'?"),
-    "binds nothing": ("default: 1.0", "default: 1.0, binds: W", "binds: W", 7, "'W' is not a dim or pack"),
+    "binds nothing": (
+        "default: 1.0",
+        "default: 1.0, binds: W",
+        "binds: W",
+        7,
+        "'W' is not a dim, pack or dtype variable",
+    ),
+    "size bound by a dtype": (
+        "default: 1.0",
+        "default: 1.0, binds: T",
+        "binds: T",
+        7,
+        "'T' is a dtype variable, a param of type float cannot equal it",
+    ),
+    "dtype bound by a size": (
+        "mode: {type: str, default: fast, choices: [fast, slow]",
+        "mode: {type: dtype, default: float16, binds: H",
+        "binds: H",
+        7,
+        "'H' is a size, a param of type dtype cannot equal it",
+    ),
     "name used twice": (
         "factor: {type",
         "x: {type",

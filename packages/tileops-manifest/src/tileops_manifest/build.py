@@ -149,6 +149,10 @@ class _Builder:
         packs = {name: None for pattern in usable for name in sorted(pattern.packs)}
         plain = {name: None for pattern in usable for name in sorted(pattern.dims)}
         declared = {key.removeprefix("*"): (key, dim) for key, dim in self.model.dims.items()}
+        bound = {spec.binds for spec in self.model.params.values()}
+        for name, (key, _) in declared.items():
+            if name in bound and name not in packs and name not in plain:
+                (packs if key.startswith("*") else plain)[name] = None
         for name, (key, dim) in declared.items():
             self._check_dim(name, key, dim, packs, plain, complete=len(usable) == len(patterns))
         for name in packs:
@@ -167,7 +171,10 @@ class _Builder:
         path = ("dims", key)
         right = f"*{name}" if name in packs else name
         if complete and name not in packs and name not in plain:
-            self.problem(path, f"dim {key!r} is in no input's shape{suggest(name, (*packs, *plain))}")
+            self.problem(
+                path,
+                f"dim {key!r} is in no input's shape and no param binds it{suggest(name, (*packs, *plain))}",
+            )
         elif complete and key != right:
             self.problem(path, f"{name!r} is {'a pack' if name in packs else 'one dim'}: write it {right}")
         if not key.startswith("*") and (dim.rank is not None or dim.min_rank):
@@ -367,15 +374,21 @@ class _Builder:
                 )
             if not required and choices is not None and default not in choices:
                 self.problem((*path, "default"), f"default {default!r} is not one of the choices")
-            if spec.binds is not None and spec.binds not in dims:
-                self.problem(
-                    (*path, "binds"), f"{spec.binds!r} is not a dim or pack{suggest(spec.binds, dims)}"
-                )
+            if spec.binds is not None:
+                self._check_binds((*path, "binds"), spec.binds, spec.type, dims)
             specs[name] = ParamSpec(
                 name, kind, required, default, spec.kw_only, choices, spec.binds, spec.doc, spec.deviation
             )
         self._param_order()
         return specs
+
+    def _check_binds(self, path: Path, name: str, kind: str, dims: Mapping[str, DimSpec]) -> None:
+        known = (*dims, *self.model.dtypes)
+        if name not in known:
+            self.problem(path, f"{name!r} is not a dim, pack or dtype variable{suggest(name, known)}")
+        elif ("dtype" in kind) != (name in self.model.dtypes):
+            what = "a dtype variable" if name in self.model.dtypes else "a size"
+            self.problem(path, f"{name!r} is {what}, a param of type {kind} cannot equal it")
 
     def _param_order(self) -> None:
         optional_seen = keyword_seen = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
 
 
@@ -38,6 +40,18 @@ DTYPES: dict[str, DType] = {
 }
 
 DEFAULT_FLOAT = "float32"
+# Greatest finite number of each float dtype (of a part, where the dtype is complex).
+_LARGEST = {
+    "float8_e4m3fn": 448.0,
+    "float8_e5m2": 57344.0,
+    "float16": 65504.0,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+    "float64": sys.float_info.max,
+    "complex64": (2 - 2.0**-23) * 2.0**127,
+    "complex128": sys.float_info.max,
+}
+_INFINITE = frozenset(_LARGEST) - {"float8_e4m3fn"}
 _INTEGRAL = frozenset({"signed", "unsigned"})
 _RANK = {"bool": 0, "unsigned": 1, "signed": 1, "float8": 2, "float": 2, "complex": 3}
 
@@ -60,6 +74,25 @@ def is_complex(dtype: str) -> bool:
 def itemsize(dtype: str) -> int:
     """Bytes per element."""
     return DTYPES[dtype].itemsize
+
+
+def fits(value: float, dtype: str) -> bool:
+    """True when a dtype holds a number: whole and in range (integers), 0 or 1 (bool), in range (floats).
+
+    A float dtype rounds what is in its range, and has infinities (8-bit ones may not) and NaN.
+
+    >>> fits(-1, "uint8"), fits(1.5, "int32"), fits(1e30, "float16"), fits(float("inf"), "float16")
+    (False, False, False, True)
+    """
+    if not is_integral(dtype) and dtype != "bool":
+        return (
+            abs(value) <= _LARGEST[dtype] or value != value or (abs(value) == math.inf and dtype in _INFINITE)
+        )
+    if value != value or abs(value) == math.inf or value != int(value):
+        return False
+    bits = 1 if dtype == "bool" else 8 * itemsize(dtype)
+    signed = DTYPES[dtype].category == "signed"
+    return -(1 << bits - 1) * signed <= value < 1 << bits - signed
 
 
 def int_to_float(dtype: str) -> str:

@@ -280,7 +280,9 @@ class Entry:
         env: dict[str, Any] = {**params, **metas}
         unifier = Unifier(self.name, self.dims, env)
         for name, spec in self.params.items():
-            if spec.binds is not None and params[name] is not None:
+            if spec.binds in self.dtypes and params[name] is not None:
+                unifier.bind_dtype(name, spec.binds, params[name], self.dtypes[spec.binds])
+            elif spec.binds is not None and params[name] is not None:
                 unifier.bind_param(name, spec.binds, params[name])
         dtypes = unifier.dtypes(self.inputs, metas, self.dtypes, self.input_dtypes)
         unifier.shapes(self.inputs, metas)

@@ -270,6 +270,7 @@ FUNCTIONS: dict[str, Function] = {
     "is_floating": Function(dtypes.is_floating, 1, 1),
     "is_complex": Function(dtypes.is_complex, 1, 1),
     "itemsize": Function(dtypes.itemsize, 1, 1),
+    "fits": Function(dtypes.fits, 2, 2),
     "promote": Function(dtypes.promote, 2, None),
     "int_to_float": Function(dtypes.int_to_float, 1, 1),
     "triangle": Function(triangle, 1, 1),

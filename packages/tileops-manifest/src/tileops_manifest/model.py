@@ -109,7 +109,7 @@ class ParamModel(Record):
     default: Any = None
     kw_only: bool = False
     choices: tuple[Any, ...] | None = None
-    binds: Name | None = Field(None, description="the dim or pack that this param equals")
+    binds: Name | None = Field(None, description="the dim, pack or dtype variable that this param equals")
     doc: str = ""
     deviation: str | None = Field(None, description="how the param or its default differs from `ref_api`")
 

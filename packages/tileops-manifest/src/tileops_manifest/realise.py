@@ -24,22 +24,25 @@ def realise(
 ) -> tuple[Metas, dict[str, Any]]:
     """Inputs and canonical params of a call given by its sizes. Raises DimError, ParamError or DtypeError.
 
-    A param that equals a dim is filled in from it, and the other way round.
+    A param that equals a dim or a dtype variable is filled in from it, and the other way round.
     """
     _check_dims(entry, dims)
     _check_optional(entry, with_)
+    assignment = entry.resolve_dtypes(dtypes)
+    known = {**dims, **assignment}
     derived = {
-        name: dims[spec.binds]
+        name: known[spec.binds]
         for name, spec in entry.params.items()
-        if spec.binds in dims and name not in params
+        if spec.binds in known and name not in params
     }
     canonical = entry.canonical_params({**params, **derived})
     env: dict[str, Any] = dict(canonical)
     for name, spec in entry.params.items():
-        if spec.binds is not None and canonical[name] is not None:
+        if spec.binds in assignment and canonical[name] is not None:
+            assignment[spec.binds] = canonical[name]
+        elif spec.binds is not None and canonical[name] is not None:
             env[spec.binds] = canonical[name]
     env.update((name, tuple(size) if isinstance(size, list) else size) for name, size in dims.items())
-    assignment = entry.resolve_dtypes(dtypes)
     env.update((name, dtype) for name, dtype in assignment.items() if name not in entry.inputs)
     shapes = {
         name: _shape(entry, spec, env)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tileops_manifest.errors import DtypeError, ExpressionError, ShapeError, SpecError
+from tileops_manifest.errors import DtypeError, ExpressionError, ParamError, ShapeError, SpecError
 from tileops_manifest.expr import Expression
 from tileops_manifest.shapes import Alternative, Conflict, Item, Unsolved
 from tileops_manifest.tensors import DimSpec, TensorMeta, TensorSpec
@@ -28,6 +28,22 @@ class Unifier:
         self.dims = dims
         self.env = env
         self.origins: dict[str, str] = {}
+        self.bound_dtypes: dict[str, str] = {}
+
+    def bind_dtype(self, param: str, variable: str, dtype: str, allowed: tuple[str, ...]) -> None:
+        """Bind a dtype variable that a param names. Raises ParamError for a dtype that it cannot be."""
+        if dtype not in allowed:
+            expected = " | ".join(allowed)
+            raise ParamError(
+                self.op,
+                f"{param} is {dtype}, expected {expected}",
+                argument=param,
+                got=dtype,
+                expected=expected,
+                rule=f"{variable}: {expected}",
+            )
+        self.bound_dtypes[variable] = dtype
+        self.origins[variable] = param
 
     def bind_param(self, param: str, name: str, value: Any) -> None:
         """Bind a dim or pack that a param commits to."""
@@ -195,8 +211,8 @@ class Unifier:
         of_input: Mapping[str, str | Expression],
     ) -> dict[str, str]:
         """Bind dtype variables from the inputs, then check the dtypes that follow. Raises DtypeError."""
-        bound: dict[str, str] = {}
-        origins: dict[str, str] = {}
+        bound = dict(self.bound_dtypes)
+        origins = {variable: self.origins[variable] for variable in bound}
         for name, source in of_input.items():
             meta = metas[name]
             if meta is None or not isinstance(source, str):
