@@ -69,12 +69,12 @@ class WorkloadBase:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the leading input."""
+        """Shape of the leading tensor: the first input, or output where there is none."""
         return self._leading.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the leading input."""
+        """Dtype of the leading tensor."""
         return torch_dtype(self._leading.dtype)
 
     @property
@@ -159,7 +159,8 @@ class WorkloadBase:
 
     @property
     def _leading(self) -> TensorMeta:
-        return next(meta for meta in self.binding.inputs.values() if meta is not None)
+        tensors = (*self.binding.inputs.values(), *self.binding.outputs.values())
+        return next(meta for meta in tensors if meta is not None)
 
     def _final_shape(self, shape: Shape) -> Shape:
         if self.scale is not None:

@@ -48,17 +48,33 @@ class MostlyPositiveWorkload(_Reshaped):
         return torch.where(self.one_in(16, name, plain), plain, plain.abs())
 
 
-@register("EqFwdOp")
+@register("PowFwdOp")
+class PowerWorkload(MostlyPositiveWorkload):
+    """For powers: bases mostly positive, exponents of either sign."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        return super().reshape(name, plain) if name == "input" else plain
+
+
+@register("Expm1FwdOp", "Log1pFwdOp")
+class NearZeroWorkload(_Reshaped):
+    """For functions that must not cancel near 0: half of the elements lie there."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        return torch.where(self.one_in(2, name, plain), plain * 2**-10, plain)
+
+
+@register("EqFwdOp", "NeFwdOp", "GtFwdOp", "GeFwdOp", "LeFwdOp")
 class CoarseWorkload(WorkloadBase):
-    """For comparisons by equality: few distinct values, so that both answers are common."""
+    """For comparisons: few distinct values, so that equal ones are common."""
 
     def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
         return self.draw(spec.name, meta, "exact" if self.distribution == "normal" else self.distribution)
 
 
-@register("LogicalNotFwdOp")
+@register("LogicalNotFwdOp", "LogicalAndFwdOp", "LogicalOrFwdOp", "SignFwdOp", "CountNonzeroFwdOp")
 class SomeZerosWorkload(_Reshaped):
-    """For truth values of numbers: one element in 4 is zero."""
+    """For truth values and signs of numbers: one element in 4 is zero."""
 
     def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
         return plain.masked_fill(self.one_in(4, name, plain), 0)
@@ -74,12 +90,24 @@ class SomeNanWorkload(_Reshaped):
         return plain.masked_fill(self.one_in(4, name, plain), math.nan)
 
 
+@register("IsinfFwdOp", "IsfiniteFwdOp", "NanToNumFwdOp")
+class SomeSpecialsWorkload(_Reshaped):
+    """For what is done with NaN and infinities: one element in 4 of a float input is NaN, Inf or -Inf."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        if not plain.is_floating_point():
+            return plain
+        kinds = torch.tensor([math.nan, math.inf, -math.inf], dtype=plain.dtype, device=self.device)
+        kind = below(self.stream(name, "kind"), plain.numel(), len(kinds), self.device).reshape(plain.shape)
+        return torch.where(self.one_in(4, name, plain), kinds[kind], plain)
+
+
 class _ReductionWorkload(_Reshaped):
-    """A reduction of one input to one output; `length` inputs make one output."""
+    """A reduction of one input; `length` inputs make one element of each output."""
 
     @property
     def length(self) -> int:
-        (output,) = self.binding.outputs.values()
+        output = next(iter(self.binding.outputs.values()))
         return math.prod(self._leading.shape) // max(math.prod(output.shape), 1)
 
 
@@ -108,7 +136,7 @@ class MostlyFalseWorkload(_ReductionWorkload):
 _HARD_TO_ROUND = 1 + 7 / 128 + 3 / 8192
 
 
-@register("VarFwdOp", "StdFwdOp", "L2NormFwdOp")
+@register("VarFwdOp", "StdFwdOp", "VarMeanFwdOp", "L2NormFwdOp")
 class DominatedWorkload(_ReductionWorkload):
     """About one element of each reduced group outweighs the others together; only in `normal` inputs.
 
@@ -134,6 +162,27 @@ class LongSumWorkload(DominatedWorkload):
     """Sums with few outputs: among many there are always some in which one term stands out."""
 
     most_groups = 16
+
+
+@register("L1NormFwdOp")
+class OutweighedWorkload(_ReductionWorkload):
+    """As `DominatedWorkload`, for sums of magnitudes, which grow with the length and not with its root."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        if self.distribution != "normal" or not plain.numel():
+            return plain
+        # The ratio is shared out, so that both kinds lie within the normal range of float16.
+        exponent = math.ceil(math.log2(4 * max(self.length, 1)))
+        small, large = plain * 2.0 ** -(exponent // 2), plain * 2.0 ** (exponent - exponent // 2)
+        return torch.where(self.one_in(max(self.length, 2), name, plain), large, small)
+
+
+@register("HardswishFwdOp", "HardsigmoidFwdOp", "SoftplusFwdOp", "MishFwdOp")
+class SpreadWorkload(_Reshaped):
+    """For functions with pieces: four times the unit, so that every piece is met."""
+
+    def reshape(self, name: str, plain: torch.Tensor) -> torch.Tensor:
+        return plain * 4 if self.distribution == "normal" else plain
 
 
 @register("LogSoftmaxFwdOp")
@@ -176,6 +225,16 @@ class NearUnitWorkload(_ReductionWorkload):
             spread = plain.to(torch.float32).mul_(1.0 / steps)
             magnitude = spread.clamp_(-0.75, 3.0).add_(1.0).to(plain.dtype)
         return torch.where(negative, -magnitude, magnitude)
+
+
+@register("CumprodFwdOp")
+class NearUnitScanWorkload(NearUnitWorkload):
+    """As `NearUnitWorkload`, for running products."""
+
+    @property
+    def length(self) -> int:
+        shape = self._leading.shape
+        return shape[self.binding.params["dim"]] if shape else 1
 
 
 @register("MultiHeadAttentionFwdOp", "GroupedQueryAttentionFwdOp", "GroupedQueryAttentionSlidingWindowFwdOp")
