@@ -72,7 +72,7 @@ def test_eager_result_is_what_the_entry_says(small_call, name):
         assert not output.requires_grad
 
 
-@pytest.mark.parametrize("name", list_ops())
+@pytest.mark.parametrize("name", [name for name in list_ops() if CATALOG.manifest[name].inputs])
 def test_meta_tensors_give_shapes_without_a_kernel(small_call, name):
     inputs, params = small_call(name)
     metas = [None if tensor is None else tensor.to("meta") for tensor in inputs]

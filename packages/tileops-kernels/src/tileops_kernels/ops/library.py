@@ -67,7 +67,8 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
     schema = schema_of(runtime.entry, runtime.signature, in_place=mutation is not None)
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     overload = getattr(getattr(torch.ops, NAMESPACE), name).default
-    for key in ("CPU", "CUDA"):
+    # Without a tensor no backend can be told from the arguments: the op itself chooses one.
+    for key in ("CPU", "CUDA") if count else ("BackendSelect",):
         _LIBRARY.impl(name, execute, key)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
     _LIBRARY.impl(name, autograd, "Autograd")
