@@ -125,6 +125,20 @@ def test_a_truncated_file_is_read_with_a_notice(tmp_path, capsys):
     assert json.loads(captured.out)["invalid"] == {"fewer_rows_than_declared": 1}
 
 
+def test_merge_writes_one_file_and_refuses_what_does_not_compare(tmp_path, capsys):
+    for name, device in (("a", "Test CPU"), ("b", "Test CPU"), ("c", "Other")):
+        with ResultsWriter(tmp_path / name) as writer:
+            writer.append(make_header((f"{name}/x",), device=device))
+            writer.append(make_row(f"{name}/x"))
+    out = tmp_path / "all.jsonl"
+    assert main(["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(out)]) == 0
+    assert [row.id for row in read_results(out).rows] == ["a/x", "b/x"]
+    capsys.readouterr()
+    assert main(["merge", str(tmp_path / "a"), str(tmp_path / "c"), "--out", str(tmp_path / "no")]) == 2
+    assert "device is 'Other', expected 'Test CPU'" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
 def test_compare_exits_1_when_a_row_got_slower(tmp_path):
     old = write_results(tmp_path / "old.jsonl", make_row("A/x", own=1000))
     new = write_results(tmp_path / "new.jsonl", make_row("A/x", own=1200))

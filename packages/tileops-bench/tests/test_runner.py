@@ -163,6 +163,25 @@ def test_a_run_is_not_resumed_under_other_conditions(tmp_path, ready, settings):
         execute(request(tmp_path, resume=True, ready=ready, settings=settings))
 
 
+def test_rows_are_prepared_before_the_first_is_measured(tmp_path, canned, monkeypatch):
+    def fake_prepare(rows, settings, jobs, on_row):
+        assert canned.asked == []
+        assert jobs == 3
+        for row in rows:
+            on_row(row, "")
+
+    monkeypatch.setattr(runner, "prepare", fake_prepare)
+    heard = []
+
+    class Watcher(RunObserver):
+        def row_prepared(self, row, trouble):
+            heard.append((row.label, trouble))
+
+    execute(request(tmp_path, prepare_jobs=3), Watcher())
+    assert heard == [("a", ""), ("b", ""), ("c", "")]
+    assert read_results(tmp_path / "r.jsonl").header.options["prepared"] is True
+
+
 def test_rows_beyond_the_budget_are_named_not_forgotten(tmp_path):
     outcome = execute(request(tmp_path, total_budget_s=-1.0))
     assert outcome.not_measured == ("ExpFwdOp/a", "ExpFwdOp/b", "ExpFwdOp/c")

@@ -13,7 +13,7 @@ from bench_builders import make_header, make_row
 
 from tileops_bench.errors import ResultsError, StorageError
 from tileops_bench.records import json_schema
-from tileops_bench.store import ResultsWriter, read_results
+from tileops_bench.store import ResultsWriter, merged_text, read_results
 
 
 def write_file(path, *records):
@@ -80,6 +80,32 @@ def test_rows_without_a_header_are_refused(tmp_path):
     write_file(path, make_row("A/x"))
     with pytest.raises(ResultsError, match="no header"):
         read_results(path)
+
+
+def test_merged_runs_are_one_results_file(tmp_path):
+    parts = []
+    for name, hour, own in (("b", 13, 900.0), ("a", 12, 1000.0)):
+        path = tmp_path / f"{name}.jsonl"
+        declared = (f"{name}/x", "both/x", f"{name}/lost")
+        header = make_header(declared).model_copy(update={"created": f"2026-11-30T{hour}:00:00+00:00"})
+        write_file(path, header, make_row(f"{name}/x"), make_row("both/x", own=own))
+        parts.append(read_results(path))
+    (tmp_path / "all.jsonl").write_text(merged_text(parts))
+    found = read_results(tmp_path / "all.jsonl")
+    assert [row.id for row in found.rows] == ["a/x", "both/x", "b/x"]
+    assert found.rows[1].candidate.summary.median == pytest.approx(900, rel=0.01)
+    assert found.missing == ("a/lost", "b/lost")
+    assert found.header.created == "2026-11-30T13:00:00+00:00"
+
+
+@pytest.mark.parametrize("other", [{"device": "Other"}, {"target": "cuda"}, {"timer": "cupti"}])
+def test_runs_that_do_not_compare_are_not_merged(tmp_path, other):
+    parts = []
+    for name, conditions in (("a", {}), ("b", other)):
+        write_file(tmp_path / f"{name}.jsonl", make_header((), **conditions))
+        parts.append(read_results(tmp_path / f"{name}.jsonl"))
+    with pytest.raises(ResultsError, match=next(iter(other))):
+        merged_text(parts)
 
 
 def test_a_missing_file_is_a_clear_error(tmp_path):

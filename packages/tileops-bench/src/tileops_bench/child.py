@@ -23,6 +23,8 @@ from tileops_bench.protocol import (
     Failure,
     Measured,
     Phase,
+    Prepared,
+    PrepareJob,
     RatesJob,
     Ready,
     RowJob,
@@ -183,6 +185,28 @@ def _prepare(lane: Any, job: RowJob, params: dict[str, Any], inputs: dict[str, A
         lane.stop(error)
 
 
+def _prepare_row(job: PrepareJob, emit: Callable[[Record], None]) -> Prepared:
+    import torch
+
+    from tileops_bench.measure import Lane
+
+    workload = _workload(job.row, job.row.seed)
+    inputs = workload.gen_inputs()
+    lanes = [Lane(spec) for spec in job.row.contenders]
+    for lane in lanes:
+        emit(Phase(name="prepare", contender=lane.spec.name))
+        _prepare(lane, job.row, dict(workload.params), inputs)
+        try:
+            if lane.alive:
+                lane.call(*inputs.values())
+        except Exception as error:  # noqa: BLE001  a contender may raise anything
+            lane.stop(error)
+    if job.row.target == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # its neighbours need the memory
+    return Prepared(failures=tuple(f"{lane.spec.name}: {lane.detail}" for lane in lanes if not lane.alive))
+
+
 def _measure_rates(job: RatesJob, emit: Callable[[Record], None]) -> Record:
     from tileops_bench.rates import measure_rates
 
@@ -202,6 +226,7 @@ def _measure_configs(job: ConfigJob, emit: Callable[[Record], None]) -> Record:
 
 _HANDLERS: dict[type[Record], Callable[[Any, Callable[[Record], None]], Record]] = {
     RowJob: _measure_row,
+    PrepareJob: _prepare_row,
     RatesJob: _measure_rates,
     ConfigJob: _measure_configs,
 }

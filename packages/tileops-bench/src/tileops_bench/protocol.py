@@ -39,6 +39,13 @@ class RowJob(Record):
     bulk: bool = True
 
 
+class PrepareJob(Record):
+    """Call every contender of a row once, untimed, so that what it compiles is on disk."""
+
+    type: Literal["prepare"] = "prepare"
+    row: RowJob
+
+
 class RatesJob(Record):
     """Measure the device's ceilings: copy, read and matmul rates."""
 
@@ -67,7 +74,7 @@ class ConfigJob(Record):
     scrub_bytes: int = 0
 
 
-Job = Annotated[RowJob | RatesJob | ConfigJob, Field(discriminator="type")]
+Job = Annotated[RowJob | PrepareJob | RatesJob | ConfigJob, Field(discriminator="type")]
 
 
 class Ready(Record):
@@ -141,6 +148,13 @@ class Measured(Record):
     problems: tuple[Problem, ...] = ()
 
 
+class Prepared(Record):
+    """The answer to a PrepareJob: what each contender that failed said."""
+
+    type: Literal["prepared"] = "prepared"
+    failures: tuple[str, ...] = ()
+
+
 class Rates(Record):
     """The answer to a RatesJob: bytes or operations per second."""
 
@@ -168,10 +182,8 @@ class Failure(Record):
 
 
 Reply = Annotated[
-    Ready | Phase | BulkBegin | BulkEnd | Measured | Rates | ConfigTimes | Failure,
+    Ready | Phase | BulkBegin | BulkEnd | Measured | Prepared | Rates | ConfigTimes | Failure,
     Field(discriminator="type"),
 ]
-JOB: TypeAdapter[RowJob | RatesJob | ConfigJob] = TypeAdapter(Job)
-REPLY: TypeAdapter[Ready | Phase | BulkBegin | BulkEnd | Measured | Rates | ConfigTimes | Failure] = (
-    TypeAdapter(Reply)
-)
+JOB: TypeAdapter[Job] = TypeAdapter(Job)
+REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)

@@ -174,7 +174,9 @@ class RowRunner:
         for _ in range(MAX_DEATHS):
             specs = [own, *(baseline_spec(b) for b in running if b.name not in broken)]
             try:
-                answer = self._row_session().ask(self._job(row, specs), self._settings.timeout_s)
+                answer = self._row_session().ask(
+                    row_job(row, self._settings, specs), self._settings.timeout_s
+                )
             except ChildDied as death:
                 self._end_session()
                 guilty = next((b for b in running if b.name == death.contender), None)
@@ -189,14 +191,6 @@ class RowRunner:
             return answer.reply, answer.bulk, ""
         return None, None, f"the measuring process died {MAX_DEATHS} times"
 
-    def _job(self, row: PlannedRow, specs: Sequence[Spec]) -> RowJob:
-        s = self._settings
-        return RowJob(
-            op=row.op, label=row.label, dtypes=row.dtypes, scale=row.scale, manifest=s.manifest,
-            target=s.target, timer=s.timer, contenders=tuple(specs), seed=s.seed, budget_s=s.budget_s,
-            min_samples=s.min_samples, max_samples=s.max_samples, scrub_bytes=s.scrub_bytes,
-        )  # fmt: skip
-
     def _time_alone(self, row: PlannedRow, against: Contender) -> Contender:
         """The strongest baseline by itself, in a process that no candidate's code was ever in."""
         entry = next(b for b in baselines_for(row.op) if b.name == against.name)
@@ -204,7 +198,7 @@ class RowRunner:
         if self._clean is None:
             self._clean = ChildSession(self._settings.target, self._settings.cpus)
         try:
-            answer = self._clean.ask(self._job(row, [spec]), self._settings.timeout_s)
+            answer = self._clean.ask(row_job(row, self._settings, [spec]), self._settings.timeout_s)
         except ChildDied as death:
             self._clean = None
             return failed(spec, str(death))
@@ -285,6 +279,16 @@ class RowRunner:
         return efficiency(
             _work(row, outcome.measured), summary.median, calibration.copy_rate, calibration.matmul
         )
+
+
+def row_job(row: PlannedRow, settings: RunSettings, specs: Sequence[Spec]) -> RowJob:
+    """The message that has contenders measured on a row."""
+    s = settings
+    return RowJob(
+        op=row.op, label=row.label, dtypes=row.dtypes, scale=row.scale, manifest=s.manifest,
+        target=s.target, timer=s.timer, contenders=tuple(specs), seed=s.seed, budget_s=s.budget_s,
+        min_samples=s.min_samples, max_samples=s.max_samples, scrub_bytes=s.scrub_bytes,
+    )  # fmt: skip
 
 
 def _work(row: PlannedRow, measured: Measured) -> Work:

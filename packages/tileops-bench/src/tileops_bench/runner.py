@@ -15,6 +15,7 @@ from tileops_bench.conditions import read_conditions
 from tileops_bench.digests import package_digest
 from tileops_bench.errors import ResultsError, UsageError
 from tileops_bench.plan import PlannedRow, baselines_digest
+from tileops_bench.prepare import prepare
 from tileops_bench.protocol import Phase, Ready
 from tileops_bench.records import Header, Row
 from tileops_bench.rowrunner import RowRunner, RunSettings
@@ -27,6 +28,9 @@ class RunObserver:
 
     def begin(self, total: int, skipped: int) -> None:
         """`total` rows are declared, `skipped` of them are finished already."""
+
+    def row_prepared(self, row: PlannedRow, trouble: str) -> None:
+        """A row's contenders have compiled; `trouble` is what they said. Called from several threads."""
 
     def row_begins(self, row: PlannedRow) -> None:
         """A row is about to be measured."""
@@ -62,6 +66,7 @@ class RunRequest:
     resume: bool = False
     overwrite: bool = False
     total_budget_s: float | None = None
+    prepare_jobs: int = 0
     clean: ChildSession | None = None  # the process that `ready` is from: no candidate was ever in it
 
 
@@ -81,6 +86,8 @@ def execute(request: RunRequest, observer: RunObserver | None = None) -> RunOutc
     skipped = len(request.rows) - len(todo)
     observer.begin(len(request.rows), skipped)
     deadline = None if request.total_budget_s is None else time.monotonic() + request.total_budget_s
+    if request.prepare_jobs:
+        prepare(todo, request.settings, request.prepare_jobs, observer.row_prepared)
     with ResultsWriter(request.out, earlier.complete_bytes if earlier else 0) as writer:
         writer.append(_header(request, resumed=earlier is not None))
         measured = _measure_all(request, todo, digests, writer, observer, deadline)
@@ -160,6 +167,7 @@ def _header(request: RunRequest, resumed: bool) -> Header:
             "seed": settings.seed,
             "alone": settings.alone,
             "confirm": settings.confirm,
+            "prepared": request.prepare_jobs > 0,
             "only_baselines": sorted(settings.only_baselines)
             if settings.only_baselines is not None
             else None,

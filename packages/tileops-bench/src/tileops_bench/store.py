@@ -6,7 +6,7 @@ A run that dies leaves at most one partial last line; a reader says so and keeps
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,9 +33,10 @@ class Results:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Rows that were declared and never measured."""
+        """Rows that a run of this file declared and none measured."""
         seen = {row.id for row in self.rows}
-        return tuple(name for name in self.header.declared if name not in seen)
+        declared = dict.fromkeys(name for header in self.headers for name in header.declared)
+        return tuple(name for name in declared if name not in seen)
 
 
 def read_results(path: str | Path) -> Results:
@@ -66,6 +67,25 @@ def read_results(path: str | Path) -> Results:
     rows = {r.id: r for r in records if isinstance(r, Row)}
     kept = len(whole) + 1 if whole else 0
     return Results(path, headers, tuple(rows.values()), tuple(notices), kept)
+
+
+def merged_text(parts: Sequence[Results]) -> str:
+    """The content of one results file that holds several runs, the earliest first.
+
+    Each run keeps its header, and of a row in several of them the latest counts.
+
+    Raises:
+        ResultsError: the device, the target or the timer differs: such times do not compare.
+    """
+    first = parts[0].header.conditions
+    for part in parts:
+        for header in part.headers:
+            for name in ("device", "target", "timer"):
+                ours, theirs = getattr(first, name), getattr(header.conditions, name)
+                if ours != theirs:
+                    raise ResultsError(f"{part.path}: {name} is {theirs!r}, expected {ours!r} as in the first")
+    ordered = sorted(parts, key=lambda part: part.headers[0].created)
+    return "".join(part.path.read_bytes()[: part.complete_bytes].decode() for part in ordered)
 
 
 def _parse(path: Path, number: int, line: bytes) -> Header | Row:

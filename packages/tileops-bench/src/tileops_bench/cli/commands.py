@@ -21,7 +21,7 @@ from tileops_bench.report import document_of, history_document, read_sections, r
 from tileops_bench.report.format import rate_text, time_text
 from tileops_bench.runner import available_cpus
 from tileops_bench.stats import Verdict
-from tileops_bench.store import Results, read_results
+from tileops_bench.store import Results, merged_text, read_results
 from tileops_bench.summary import as_json, summarise_results
 
 
@@ -64,6 +64,12 @@ def summary(options: argparse.Namespace) -> int:
             name, "–" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)
         )
     _console().print(table)
+    return 0
+
+
+def merge(options: argparse.Namespace) -> int:
+    """Write one file of several runs, and print its path."""
+    _write(options.out, merged_text([_read(path) for path in options.results]))
     return 0
 
 

@@ -24,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     _history(commands_)
     _report(commands_)
     _summary(commands_)
+    _merge(commands_)
     _calibrate(commands_)
     _tune(commands_)
     _lists(commands_)
@@ -65,6 +66,10 @@ def _run(commands_: argparse._SubParsersAction) -> None:
     run.add_argument(
         "--row-budget", type=_positive, default=1.0, metavar="SECONDS", help="timed calls per row (1.0)"
     )
+    run.add_argument(
+        "--prepare", type=_count, default=0, metavar="N",
+        help="first let all contenders compile, N rows at a time; first calls then find full caches",
+    )  # fmt: skip
     run.add_argument("--samples", type=_count, nargs=2, default=(7, 100), metavar=("MIN", "MAX"))
     run.add_argument(
         "--timeout", type=_positive, default=300.0, metavar="SECONDS", help="per row, compiling included"
@@ -122,6 +127,13 @@ def _summary(commands_: argparse._SubParsersAction) -> None:
     summary.add_argument("results", type=Path)
     summary.add_argument("--json", action="store_true")
     summary.set_defaults(handler=commands.summary)
+
+
+def _merge(commands_: argparse._SubParsersAction) -> None:
+    merge = commands_.add_parser("merge", help="one results file of runs on one kind of device")
+    merge.add_argument("results", nargs="+", type=Path, metavar="FILE")
+    merge.add_argument("--out", type=Path, required=True, metavar="FILE")
+    merge.set_defaults(handler=commands.merge)
 
 
 def _calibrate(commands_: argparse._SubParsersAction) -> None:

@@ -127,7 +127,7 @@ def build_request(options: argparse.Namespace) -> RunRequest:
     )
     return RunRequest(
         rows, settings, child.ready, options.out, options.command_line, options.resume, options.overwrite,
-        options.budget, child,
+        options.budget, options.prepare, child,
     )  # fmt: skip
 
 
@@ -154,6 +154,7 @@ class ConsoleObserver(RunObserver):
 
     def __init__(self, quiet: bool = False) -> None:
         self.kept = 0
+        self._prepared = 0
         self._console = Console()
         self._progress = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
@@ -174,6 +175,11 @@ class ConsoleObserver(RunObserver):
         self._progress.update(self._task, total=total, completed=skipped)
         if skipped:
             self.notice(f"{skipped} of {total} rows are finished already")
+
+    def row_prepared(self, row: PlannedRow, trouble: str) -> None:
+        """Show how far compiling is."""
+        self._prepared += 1
+        self._progress.update(self._task, description=f"compiling · {self._prepared} rows · {row.id}")
 
     def row_begins(self, row: PlannedRow) -> None:
         """Show the row."""
