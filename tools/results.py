@@ -39,6 +39,19 @@ def microseconds(contender: dict[str, Any]) -> float | None:
     return round(summary["median"] / 1000, 3) if summary else None
 
 
+def parts(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs that the file holds: when, under which conditions and with how many rows."""
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        if line["type"] == "header":
+            held = line["conditions"]
+            conditions = {key: held[key] for key in KEPT_CONDITIONS if key in held}
+            found.append({"created": line["created"], "rows": 0, "options": line["options"], **conditions})
+        else:
+            found[-1]["rows"] += 1
+    return found
+
+
 def by_op(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Per op: rows, valid rows, geometric mean, best and worst ratio."""
     found = {}
@@ -61,16 +74,14 @@ def main(argv: list[str]) -> int:
         return 2
     run, summary, out = map(Path, argv)
     lines = [json.loads(line) for line in run.read_text(encoding="utf-8").splitlines()]
-    header = next(line for line in lines if line["type"] == "header")
-    rows = [short_row(line) for line in lines if line["type"] == "row"]
+    header = [line for line in lines if line["type"] == "header"][-1]
+    rows = [short_row(row) for row in {line["id"]: line for line in lines if line["type"] == "row"}.values()]
     document = {
         "schema": "tileops-results/1",
         "created": header["created"],
         "device": header["conditions"]["device"],
         "timer": header["conditions"]["timer"],
-        "conditions": {
-            key: header["conditions"][key] for key in KEPT_CONDITIONS if key in header["conditions"]
-        },
+        "parts": parts(lines),
         "summary": json.loads(summary.read_text(encoding="utf-8")),
         "ops": by_op(rows),
         "rows": rows,

@@ -27,10 +27,13 @@ def kept(tmp_path: Path) -> dict:
         "type": "header",
         "created": "2026-01-01T00:00:00+00:00",
         "conditions": {"device": "D", "timer": "cupti"},
+        "options": {"alone": True},
     }
     rows = [row("a", "FAST", 1.5), row("b", "INVALID", 9.0), row("c", "INVALID", None)]
     run, summary, out = (tmp_path / name for name in ("run.jsonl", "summary.json", "out.json"))
-    run.write_text("\n".join(json.dumps(line) for line in (header, *rows)))
+    again = header | {"created": "2026-01-02T00:00:00+00:00", "options": {"alone": False}}
+    lines = (header, row("a", "SLOW", 0.5), *rows[1:], again, rows[0])
+    run.write_text("\n".join(json.dumps(line) for line in lines))
     counts = {"rows": 3, "valid": 1, "geomean": 1.5, "wins": 1, "ties": 0, "losses": 0, "ambiguous": 0}
     summary.write_text(json.dumps(counts))
     assert results.main([str(run), str(summary), str(out)]) == 0
@@ -39,6 +42,16 @@ def kept(tmp_path: Path) -> dict:
 
 def test_invalid_rows_do_not_count(kept: dict) -> None:
     assert kept["ops"]["XFwdOp"] == {"rows": 3, "valid": 1, "geomean": 1.5, "best": 1.5, "worst": 1.5}
+
+
+def test_of_a_row_in_two_runs_the_later_one_is_kept(kept: dict) -> None:
+    assert [r["verdict"] for r in kept["rows"]] == ["FAST", "INVALID", "INVALID"]
+
+
+def test_every_run_keeps_its_own_conditions(kept: dict) -> None:
+    runs = [(part["created"][:10], part["rows"], part["options"]["alone"]) for part in kept["parts"]]
+    assert runs == [("2026-01-01", 3, True), ("2026-01-02", 1, False)]
+    assert kept["created"] == "2026-01-02T00:00:00+00:00"
 
 
 def test_rows_are_in_microseconds_without_samples(kept: dict) -> None:
