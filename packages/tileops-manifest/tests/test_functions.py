@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,3 +118,24 @@ def test_ilog2_refuses_zero():
 @pytest.mark.parametrize(("value", "expected"), [(1, True), (True, False), (1.0, False)])
 def test_is_int_does_not_take_bool(value, expected):
     assert fn.is_int(value) is expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4),
+    st.integers(-1, 5),
+    st.integers(-1, 5),
+)
+def test_packed_windowed_scores_are_those_of_the_requests(requests, left, right):
+    queries, keys = (tuple(accumulate((r[i] for r in requests), initial=0)) for i in (0, 1))
+    expected = sum(fn.windowed_scores(q, k, left, right) for q, k in requests)
+    assert fn.varlen_windowed_scores(queries, keys, left, right) == expected
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(1, 5), st.integers(0, 9))
+def test_selected_scores_count_the_keys_that_a_query_may_select(num_queries, first, stride, selected):
+    def complete(position):
+        """Keys all of whose positions lie at or before this one."""
+        return sum(all(p <= position for p in range(j * stride, (j + 1) * stride)) for j in range(50))
+
+    expected = sum(min(complete(first + i), selected) for i in range(num_queries))
+    assert fn.selected_scores(num_queries, first, stride, selected) == expected

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tileops_manifest import ManifestError, load_manifest
+from tileops_manifest import Domain, ManifestError, load_manifest
 from tileops_manifest.loader import validate_path
+from tileops_manifest.validate import check_values
 
 
 def position(text: str, needle: str, skip: int = 0) -> tuple[int, int]:
@@ -186,6 +187,27 @@ MISTAKES = {
         0,
         "not another input; did you mean 'index'?",
     ),
+    "starts of a stranger": (
+        "kind: range, high: H",
+        "kind: starts, of: indx",
+        "indx",
+        0,
+        "not another input; did you mean 'index'?",
+    ),
+    "starts of what is no parts": (
+        "kind: range, high: H",
+        "kind: starts, of: weight",
+        "of: weight",
+        4,
+        "'weight' is not an input whose values are parts",
+    ),
+    "filler of a range": (
+        "kind: range, high: H",
+        "kind: range, high: H, filler: -1",
+        "filler: -1",
+        8,
+        "take no `filler`",
+    ),
     "mutated of a strange type": (
         'weight: {dtype: T, shape: "[H]"}',
         'weight: {dtype: T, shape: "[H]", mutated: 3}',
@@ -336,6 +358,20 @@ def test_a_mistake_is_named_with_its_position(check, base, mistake):
     texts = [problem.message for problem in report.problems]
     assert any(option in found for found in texts for option in message.split("|")), texts
     assert position(text, needle, skip) in places, (places, position(text, needle, skip), texts)
+
+
+@pytest.mark.parametrize(
+    ("domain", "fixed", "message"),
+    [
+        (Domain("offsets", total=9, longest=4), (0, 4, 9), "by at most 4"),
+        (Domain("parts", total=9), (4, 6), "at most 9, got 10"),
+        (Domain("parts", total=9), 5, "at most 9, got 10"),
+        (Domain("parts", total=9), (10, -1), "at most 9"),
+        (Domain("starts", of="sizes"), (0, 4), "starts follow from sizes"),
+    ],
+)
+def test_fixed_values_of_a_row_fit_their_domain(domain, fixed, message):
+    assert message in check_values(domain, fixed, 2 + (domain.kind == "offsets"))
 
 
 def test_all_problems_are_reported_at_once_in_file_order(check):

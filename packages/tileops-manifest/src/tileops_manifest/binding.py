@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from tileops_manifest.dtypes import itemsize
@@ -16,6 +17,10 @@ from tileops_manifest.unify import flatten
 
 if TYPE_CHECKING:
     from tileops_manifest.entry import Entry
+
+
+# Kinds whose values the roofline assumes, where a row does not fix them: an even split of the total.
+_DETERMINED = frozenset({"offsets", "parts", "starts"})
 
 
 def nbytes(meta: TensorMeta) -> Any:
@@ -91,11 +96,11 @@ class Binding:
         values = self.entry.inputs[name].values
         if values is None:
             return None
-        low, high, total = (
+        low, high, total, longest = (
             None if bound is None else self._evaluate(bound)
-            for bound in (values.low, values.high, values.total)
+            for bound in (values.low, values.high, values.total, values.longest)
         )
-        return Domain(values.kind, low, high, values.above, total)
+        return Domain(values.kind, low, high, values.above, total, longest, values.of, values.filler)
 
     def _evaluate(self, expression: Expression) -> Any:
         return expression.evaluate({**self.env, DATA: _Data(self)})
@@ -115,7 +120,7 @@ class _Data:
         if isinstance(fixed, tuple):
             return sum(fixed)
         domain = self.binding.domain(name)
-        if fixed is None and domain is not None and domain.kind == "offsets":
+        if fixed is None and domain is not None and domain.kind in _DETERMINED:
             return sum(self.values(name))
         return self._greatest(name, domain, fixed) * prod(meta.shape)
 
@@ -128,8 +133,12 @@ class _Data:
             return fixed
         domain = self.binding.domain(name)
         if fixed is None and domain is not None and domain.kind == "offsets":
-            parts = meta.shape[0] - 1
-            return tuple(domain.total * i // parts for i in range(parts + 1))
+            return _even_offsets(domain.total, meta.shape[0] - 1)
+        if fixed is None and domain is not None and domain.kind == "parts":
+            offsets = _even_offsets(domain.total, meta.shape[0])
+            return tuple(end - start for start, end in pairwise(offsets))
+        if domain is not None and domain.kind == "starts":
+            return tuple(accumulate(self.values(domain.of), initial=0))[:-1]
         return (self._greatest(name, domain, fixed),) * prod(meta.shape)
 
     def _greatest(self, name: str, domain: Domain | None, fixed: int | None) -> Any:
@@ -138,6 +147,10 @@ class _Data:
         if domain is None or domain.high is None:
             raise ExpressionError(f"the values of {name} have no upper bound")
         return domain.high - 1
+
+
+def _even_offsets(total: int, parts: int) -> tuple[int, ...]:
+    return tuple(total * i // max(parts, 1) for i in range(parts + 1))
 
 
 def output_error(op: str, name: str, error: ExpressionError) -> SpecError:

@@ -39,8 +39,13 @@ _NEEDS = {
     "permutation": frozenset({"high"}),
     "page_table": frozenset({"high"}),
     "offsets": frozenset({"total"}),
+    "parts": frozenset({"total"}),
+    "starts": frozenset({"of"}),
 }
 _MAY = {kind: needs | ({"low", "above"} if "high" in needs else set()) for kind, needs in _NEEDS.items()}
+_MAY["offsets"] |= {"longest"}
+_MAY["distinct"] |= {"filler"}
+_WORDS = ("low", "high", "above", "total", "longest", "of", "filler")
 
 
 def build_entry(name: str, family: str, model: OpModel, file: str, report: Report) -> Entry | None:
@@ -265,21 +270,27 @@ class _Builder:
         if values is None:
             return None
         path: Path = ("inputs", name, "values")
-        given = {key for key in ("low", "high", "above", "total") if getattr(values, key) is not None}
+        given = {key for key in _WORDS if getattr(values, key) is not None}
         for key in sorted(_NEEDS[values.kind] - given):
             self.problem(path, f"values of kind {values.kind} need `{key}`")
         for key in sorted(given - _MAY[values.kind]):
             self.problem((*path, key), f"values of kind {values.kind} take no `{key}`")
-        if values.above is not None and values.above not in self.inputs - {name}:
-            self.problem(
-                (*path, "above"), f"{values.above!r} is not another input{suggest(values.above, self.inputs)}"
-            )
+        for key, other in (("above", values.above), ("of", values.of)):
+            if other is not None and other not in self.inputs - {name}:
+                self.problem((*path, key), f"{other!r} is not another input{suggest(other, self.inputs)}")
+        if values.of in self.inputs and getattr(self.model.inputs[values.of].values, "kind", None) != "parts":
+            self.problem((*path, "of"), f"{values.of!r} is not an input whose values are parts")
         low = values.low if values.low is not None or "low" not in _MAY[values.kind] else "0"
         bounds = {
             key: None if source is None else self.compile(source, scope, (*path, key))
-            for key, source in (("low", low), ("high", values.high), ("total", values.total))
+            for key, source in (
+                ("low", low),
+                ("high", values.high),
+                ("total", values.total),
+                ("longest", values.longest),
+            )
         }
-        return Values(values.kind, bounds["low"], bounds["high"], values.above, bounds["total"])
+        return Values(values.kind, **bounds, above=values.above, of=values.of, filler=values.filler)
 
     def _outputs(self, scope: Scope) -> tuple[dict[str, TensorSpec], dict[str, Expression]]:
         specs, dtypes = {}, {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from tileops_manifest.entry import Entry
 from tileops_manifest.functions import FUNCTIONS
-from tileops_manifest.tensors import ParamSpec, TensorSpec
+from tileops_manifest.tensors import ParamSpec, TensorSpec, Values
 
 TARGETS = ("cpu", "cuda")
 
@@ -69,9 +69,17 @@ def tensor_line(spec: TensorSpec) -> tuple[str, str, str, str]:
         notes.append(f"is {spec.alias} when that is written")
     if spec.values is not None and spec.values.kind != "any":
         values = spec.values
-        bounds = f" [{values.low}, {values.high})" if values.high is not None else f" 0 .. {values.total}"
-        notes.append(values.kind + bounds + (f", never below {values.above}" if values.above else ""))
+        notes.append(_legal_values(values))
     return spec.name, spec.dtype, str(spec.shape), "; ".join(notes)
+
+
+def _legal_values(values: Values) -> str:
+    if values.of is not None:
+        return f"{values.kind} of {values.of}"
+    text = values.kind + (f" [{values.low}, {values.high})" if values.high else f" 0 .. {values.total}")
+    text += f", never below {values.above}" if values.above else ""
+    text += f", rising by at most {values.longest}" if values.longest else ""
+    return text + (f", or {values.filler}" if values.filler is not None else "")
 
 
 def param_line(spec: ParamSpec) -> tuple[str, str, str, str]:

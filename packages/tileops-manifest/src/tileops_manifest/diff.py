@@ -148,11 +148,14 @@ def _tensor(where: str, old: TensorSpec, new: TensorSpec, change: Make, accepts:
         yield change(NEUTRAL, f"{where}.doc", "reworded")
 
 
+_BOUNDS = ("low", "high", "above", "total", "longest", "of", "filler")
+
+
 def _plain(spec: TensorSpec, field: str) -> str:
     value = getattr(spec, field)
     if field != "values" or value is None:
         return str(value)
-    bounds = {name: getattr(value, name) for name in ("low", "high", "above", "total")}
+    bounds = {name: getattr(value, name) for name in _BOUNDS}
     return " ".join([value.kind, *(f"{name}={bound}" for name, bound in bounds.items() if bound is not None)])
 
 

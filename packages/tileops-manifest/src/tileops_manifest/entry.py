@@ -144,10 +144,7 @@ class Entry:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the entry's content without its status, which only follows from evidence."""
-        content = self.model.model_dump(mode="json", by_alias=True, exclude={"status"})
-        if not self.intermediates:
-            # A word that the grammar gained later leaves the digests of entries without it as they were.
-            del content["numerics"]["intermediates"]
+        content = _without_unused(self.model.model_dump(mode="json", by_alias=True, exclude={"status"}))
         text = json.dumps([self.name, self.family, content], separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -337,6 +334,22 @@ class Entry:
                     expected=rule.expr.source,
                     rule=rule.expr.source,
                 )
+
+
+# Words that the grammar gained later: they leave the digests of entries that do not use them as they were.
+_LATER_WORDS = frozenset({"intermediates", "longest", "of", "filler"})
+
+
+def _without_unused(content: Any) -> Any:
+    if isinstance(content, list):
+        return [_without_unused(item) for item in content]
+    if not isinstance(content, dict):
+        return content
+    return {
+        key: _without_unused(value)
+        for key, value in content.items()
+        if key not in _LATER_WORDS or value not in (None, {})
+    }
 
 
 def _shown(value: Any, most: int = 120) -> str:

@@ -236,13 +236,40 @@ def varlen_causal_scores(offsets: tuple[int, ...], cached: tuple[int, ...]) -> i
     return sum(causal_scores(length, length + before) for length, before in zip(lengths, cached, strict=True))
 
 
+def varlen_windowed_scores(
+    query_offsets: tuple[int, ...], key_offsets: tuple[int, ...], left: int, right: int
+) -> int:
+    """Scores of a head over packed requests, each with its own queries and keys, in windows as above.
+
+    Request i has queries query_offsets[i] .. query_offsets[i + 1] and keys alike.
+    """
+    queries, keys = ([end - start for start, end in pairwise(o)] for o in (query_offsets, key_offsets))
+    return sum(windowed_scores(q, k, left, right) for q, k in zip(queries, keys, strict=True))
+
+
+def selected_scores(num_queries: Any, first: Any, stride: Any, num_selected: Any) -> Any:
+    """Scores of a causal head with at most num_selected keys a query: query i sees (first + i + 1) // stride.
+
+    Query i stands at position first + i, and each key stands for stride positions, all of which it must be
+    at or behind.
+    """
+
+    def up_to(last: Any) -> Any:
+        # The sum of min(p // stride, num_selected) over positions p in 0 .. last.
+        whole = min(last + 1, num_selected * stride)
+        full, rest = whole // stride, whole % stride
+        return stride * triangle(full - 1) + full * rest + num_selected * (last + 1 - whole)
+
+    return up_to(first + num_queries) - up_to(first)
+
+
 def sum_of(name: str, data: Any) -> Any:
-    """Sum of an integer input's values: of a row's values, else the greatest its domain allows."""
+    """Sum of an integer input's values: a row's, else the greatest its domain allows (parts: their total)."""
     return data.sum(name)
 
 
 def values_of(name: str, data: Any) -> tuple[Any, ...]:
-    """An integer input's values: a row's, else the greatest its domain allows (offsets: an even split)."""
+    """An integer input's values: a row's, else the greatest its domain allows (offsets, parts: even)."""
     return data.values(name)
 
 
@@ -277,6 +304,8 @@ FUNCTIONS: dict[str, Function] = {
     "causal_scores": Function(causal_scores, 2, 2),
     "windowed_scores": Function(windowed_scores, 4, 4),
     "varlen_causal_scores": Function(varlen_causal_scores, 2, 2),
+    "varlen_windowed_scores": Function(varlen_windowed_scores, 4, 4),
+    "selected_scores": Function(selected_scores, 4, 4),
     "touched_experts": Function(touched_experts, 3, 3),
     "present": Function(present, 1, 1, tensors=True),
     "rank": Function(rank, 1, 1, tensors=True),

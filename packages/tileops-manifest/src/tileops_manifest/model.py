@@ -55,7 +55,9 @@ class DimModel(Shorthand):
     min_rank: int = Field(0, ge=0, description="least number of dims of a pack")
 
 
-ValueKind = Literal["any", "range", "sorted", "distinct", "lengths", "offsets", "permutation", "page_table"]
+ValueKind = Literal[
+    "any", "range", "sorted", "distinct", "lengths", "offsets", "parts", "starts", "permutation", "page_table"
+]  # fmt: skip
 
 
 class ValuesModel(Shorthand):
@@ -65,7 +67,12 @@ class ValuesModel(Shorthand):
     low: ExprOrInt | None = Field(None, description="least value (default 0)")
     high: ExprOrInt | None = Field(None, description="first value above the range")
     above: Name | None = Field(None, description="an input of the same shape that this one is never below")
-    total: ExprOrInt | None = Field(None, description="offsets: the last value")
+    total: ExprOrInt | None = Field(
+        None, description="offsets: the last value; parts: the most that they add up to"
+    )
+    longest: ExprOrInt | None = Field(None, description="offsets: the most that two neighbours differ by")
+    of: Name | None = Field(None, description="starts: the input of parts that begin there")
+    filler: int | None = Field(None, description="distinct: a value that may stand any number of times")
 
 
 def _any_only(value: Any) -> Any:

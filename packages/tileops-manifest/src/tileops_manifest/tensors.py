@@ -32,14 +32,19 @@ class Values:
     high: Expression | None = None
     above: str | None = None
     total: Expression | None = None
+    longest: Expression | None = None
+    of: str | None = None
+    filler: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
     """Legal values of an integer input in one call: ``low <= value < high``, structured by ``kind``.
 
-    ``kind`` is any, range, sorted, distinct (within the last axis), lengths, offsets (non-decreasing from 0
-    to ``total``), permutation (of 0 .. high-1) or page_table (page ids, distinct within each row).
+    ``kind`` is any, range, sorted, distinct (within the last axis, but for ``filler``), lengths, offsets
+    (non-decreasing from 0 to ``total``, by at most ``longest``), parts (sizes that add up to at most
+    ``total``), starts (where the parts of the input ``of`` begin), permutation (of 0 .. high-1) or page_table
+    (page ids, distinct within each row).
     """
 
     kind: str
@@ -47,6 +52,9 @@ class Domain:
     high: int | None = None
     above: str | None = None
     total: int | None = None
+    longest: int | None = None
+    of: str | None = None
+    filler: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

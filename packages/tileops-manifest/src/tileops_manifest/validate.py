@@ -97,11 +97,20 @@ def _check_values(binding: Binding) -> str | None:
 def check_values(domain: Any, values: int | tuple[int, ...], count: int) -> str | None:
     """Why fixed values of an integer input are not legal, or None."""
     flat = (values,) if isinstance(values, int) else values
+    if domain.kind == "starts":
+        return f"starts follow from {domain.of}: fix that"
     if not isinstance(values, int) and len(flat) != count:
         return f"{len(flat)} values for {count} elements"
     if domain.kind == "offsets":
         if flat[0] != 0 or flat[-1] != domain.total or any(a > b for a, b in pairwise(flat)):
             return f"offsets must rise from 0 to {domain.total}, got {list(flat)}"
+        if domain.longest is not None and max(b - a for a, b in pairwise(flat)) > domain.longest:
+            return f"offsets must rise by at most {domain.longest}, got {list(flat)}"
+        return None
+    if domain.kind == "parts":
+        whole = sum(flat) if len(flat) > 1 else flat[0] * count
+        if min(flat) < 0 or whole > domain.total:
+            return f"parts must add up to at most {domain.total}, got {whole}"
         return None
     for value in flat:
         if (domain.low is not None and value < domain.low) or (
