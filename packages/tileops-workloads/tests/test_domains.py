@@ -70,6 +70,46 @@ def test_offsets_rise_from_zero_to_the_total(size, total, distribution):
 
 
 @SETTINGS
+@given(st.integers(1, 30), st.integers(1, 50), st.integers(0, 500), distributions)
+def test_offsets_rise_by_no_more_than_the_longest_segment(parts, longest, total, distribution):
+    total = min(total, parts * longest)
+    x = make(Domain("offsets", total=total, longest=longest), (parts + 1,), distribution)
+    assert x[0] == 0
+    assert x[-1] == total
+    assert ((x.diff() >= 0) & (x.diff() <= longest)).all()
+
+
+@SETTINGS
+@given(st.integers(1, 30), st.integers(0, 500), distributions)
+def test_parts_add_up_to_the_total_or_leave_some_of_it(count, total, distribution):
+    sizes = make(Domain("parts", total=total), (count,), distribution)
+    assert (sizes >= 0).all()
+    assert sizes.sum() <= total
+    assert sizes.sum() == total or distribution == "adversarial"
+    starts = make(Domain("starts", of="sizes"), (count,), distribution, others={"sizes": sizes})
+    assert starts.tolist() == [int(sizes[:i].sum()) for i in range(count)]
+
+
+def test_adversarial_parts_leave_something_over():
+    assert make(Domain("parts", total=1000), (5,), "adversarial").sum() < 1000
+
+
+@SETTINGS
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 60), distributions)
+def test_distinct_values_with_a_filler_repeat_only_that(rows, high, columns, distribution):
+    x = make(Domain("distinct", 0, high, filler=-1), (rows, columns), distribution)
+    for row in x:
+        real = row[row != -1]
+        assert real.unique().numel() == real.numel()
+        assert ((real >= 0) & (real < high)).all()
+
+
+def test_about_one_in_eight_of_distinct_values_is_the_filler():
+    x = make(Domain("distinct", 0, 1000, filler=-1), (16, 1000))
+    assert 0.1 < (x == -1).float().mean() < 0.15
+
+
+@SETTINGS
 @given(st.integers(1, 60), distributions)
 def test_permutation(size, distribution):
     x = make(Domain("permutation", 0, size), (size,), distribution)
@@ -98,6 +138,7 @@ def test_adversarial_ranges_prefer_the_ends():
     [
         (Domain("range", 3, 3), (2,), r"no value lies in \[3, 3\)"),
         (Domain("distinct", 0, 4), (2, 5), r"5 distinct values asked for, \[0, 4\) has 4"),
+        (Domain("offsets", total=9, longest=2), (5,), "4 segments of at most 2 cannot reach 9"),
         (Domain("permutation", 0, 4), (5,), "a permutation of 4 values has 5 places"),
         (Domain("range", 0, 1 << 40), (2,), "longer than 2"),
     ],

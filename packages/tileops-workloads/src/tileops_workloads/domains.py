@@ -20,6 +20,7 @@ from .distributions import generate
 from .errors import DomainError
 
 _HIGH_BITS = 31
+_FILLER_ONE_IN = 8
 
 
 @dataclass(frozen=True)
@@ -111,28 +112,61 @@ def _lengths(request: Request) -> torch.Tensor:
 
 
 def _offsets(request: Request) -> torch.Tensor:
-    """0, then sorted cuts, then the total: segments of random length, some of them empty."""
+    """0, then sorted cuts, then the total: segments of random length, some of them empty, none too long."""
+    ends = _cut(request, request.shape[-1])
+    longest = request.domain.longest
+    if longest is None or not request.numel:
+        return ends
+    sizes = ends.diff(dim=-1)
+    if longest * sizes.shape[-1] < int(ends[0, -1]):
+        raise DomainError(
+            f"{request.name}: {sizes.shape[-1]} segments of at most {longest} cannot reach {int(ends[0, -1])}"
+        )
+    kept = sizes.clamp(max=longest)
+    # What the long ones lose fills up the others, the first ones first.
+    room = longest - kept
+    lost = (sizes - kept).sum(dim=-1, keepdim=True)
+    filled = kept + torch.minimum((lost - (room.cumsum(dim=-1) - room)).clamp(min=0), room)
+    return torch.cat((ends[:, :1], filled.cumsum(dim=-1)), dim=-1)
+
+
+def _cut(request: Request, columns: int) -> torch.Tensor:
+    """Rows of `columns` values: 0, sorted cuts, the total."""
     total = 0 if request.domain.total is None else request.domain.total
     rows = request.numel // request.shape[-1] if request.numel else 0
-    inner = max(request.shape[-1] - 2, 0)
+    inner = max(columns - 2, 0)
     words = words64(request.stream, rows * inner, request.device).reshape(rows, inner)
     cuts = torch.sort((words & ((1 << _HIGH_BITS) - 1)) * (total + 1) >> _HIGH_BITS, dim=-1).values
-    ends = torch.zeros((rows, request.shape[-1]), dtype=torch.int64, device=request.device)
+    ends = torch.zeros((rows, columns), dtype=torch.int64, device=request.device)
     ends[:, -1] = total
     ends[:, 1:-1] = cuts
     return ends
 
 
+def _parts(request: Request) -> torch.Tensor:
+    """Sizes of random parts, some of them empty; in `adversarial` they leave a part of the total over."""
+    left_over = request.distribution == "adversarial"
+    count = request.shape[-1]
+    return _cut(request, count + 1 + left_over).diff(dim=-1)[:, :count]
+
+
+def _starts(request: Request) -> torch.Tensor:
+    """The sum of the parts before each; fully determined by them."""
+    sizes = request.others[request.domain.of].to(torch.int64)
+    return sizes.cumsum(dim=-1) - sizes
+
+
 def _distinct(request: Request) -> torch.Tensor:
-    """Distinct values in each row (last axis), drawn from [low, high)."""
+    """Distinct values in each row (last axis), drawn from [low, high); about one in eight is the filler."""
     low, high = request.bounds
+    filler, span = request.domain.filler, high - low
     columns = request.shape[-1] if request.shape else 1
-    if columns > high - low:
-        raise DomainError(
-            f"{request.name}: {columns} distinct values asked for, [{low}, {high}) has {high - low}"
-        )
+    if columns > span and filler is None:
+        raise DomainError(f"{request.name}: {columns} distinct values asked for, [{low}, {high}) has {span}")
     rows = request.numel // columns if columns else 0
-    return low + ranks(request.stream, rows, high - low, request.device)[:, :columns]
+    blanks = 0 if filler is None else max(-(-span // (_FILLER_ONE_IN - 1)), columns - span)
+    drawn = ranks(request.stream, rows, span + blanks, request.device)[:, :columns]
+    return low + drawn if filler is None else torch.where(drawn < span, low + drawn, filler)
 
 
 def _permutation(request: Request) -> torch.Tensor:
@@ -150,6 +184,8 @@ _KINDS: dict[str, Callable[[Request], torch.Tensor]] = {
     "sorted": _sorted,
     "lengths": _lengths,
     "offsets": _offsets,
+    "parts": _parts,
+    "starts": _starts,
     "distinct": _distinct,
     "page_table": _distinct,
     "permutation": _permutation,
