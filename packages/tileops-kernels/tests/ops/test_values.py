@@ -96,6 +96,36 @@ DOMAINS = {
         [0, 5, 4],
         r"v\[2\] is 4, expected at least",
     ),
+    "offsets apart": (
+        Domain("offsets", total=7, longest=4),
+        [0, 4, 7],
+        [0, 5, 7],
+        r"v\[1\] is 5, expected at most 4 above the offset before it",
+    ),
+    "parts": (
+        Domain("parts", total=7),
+        [0, 6],
+        [1, 7],
+        r"v\[1\] is 7, expected parts that add up to at most 7",
+    ),
+    "starts": (
+        Domain("starts", of="floor"),
+        [0, 3],
+        [0, 2],
+        r"v\[1\] is 2, expected the sum of floor before it",
+    ),
+    "filler": (
+        Domain("distinct", 0, 5, filler=9),
+        [9, 4, 9],
+        [9, 4, 4],
+        r"v\[2\] is 4, expected distinct",
+    ),
+    "neither value nor filler": (
+        Domain("distinct", 0, 5, filler=9),
+        [9, 4, 9],
+        [9, 4, 7],
+        r"v\[2\] is 7, expected in \[0, 5\) or 9",
+    ),
     "above": (
         Domain("range", 0, 9, above="floor"),
         [3, 8],

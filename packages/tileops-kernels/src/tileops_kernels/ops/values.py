@@ -90,6 +90,10 @@ def check_domain(op: str, name: str, domain: Domain, inputs: Mapping[str, torch.
             _refuse(
                 op, name, values, values < floor.to(torch.int64), f"at least {domain.above} there", domain
             )
+    if domain.of is not None and inputs[domain.of] is not None:
+        begin = inputs[domain.of].detach().to(torch.int64)
+        begin = begin.cumsum(dim=-1) - begin
+        _refuse(op, name, values, values != begin, f"the sum of {domain.of} before it", domain)
     structure = _STRUCTURE.get(domain.kind)
     if structure is not None:
         structure(op, name, values, domain)
@@ -97,12 +101,19 @@ def check_domain(op: str, name: str, domain: Domain, inputs: Mapping[str, torch.
 
 def _check_bounds(op: str, name: str, values: torch.Tensor, domain: Domain) -> None:
     low, high = domain.low, domain.high
+    exempt = "" if domain.filler is None else f" or {domain.filler}"
+    meant = _meant(values, domain)
     if low is not None:
         expected = f"at least {low}" if high is None else f"in [{low}, {high})"
-        _refuse(op, name, values, values < low, expected, domain)
+        _refuse(op, name, values, meant & (values < low), expected + exempt, domain)
     if high is not None:
         expected = f"below {high}" if low is None else f"in [{low}, {high})"
-        _refuse(op, name, values, values >= high, expected, domain)
+        _refuse(op, name, values, meant & (values >= high), expected + exempt, domain)
+
+
+def _meant(values: torch.Tensor, domain: Domain) -> torch.Tensor:
+    """Where a value stands for itself and is no filler."""
+    return torch.ones_like(values, dtype=torch.bool) if domain.filler is None else values != domain.filler
 
 
 def _check_sorted(op: str, name: str, values: torch.Tensor, domain: Domain) -> None:
@@ -116,7 +127,7 @@ def _check_distinct(op: str, name: str, values: torch.Tensor, domain: Domain) ->
     if values.dim():
         ordered, order = values.sort(dim=-1, stable=True)
         repeated = torch.zeros_like(values, dtype=torch.bool)
-        repeated[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
+        repeated[..., 1:] = (ordered[..., 1:] == ordered[..., :-1]) & _meant(ordered, domain)[..., 1:]
         _refuse(
             op,
             name,
@@ -136,6 +147,16 @@ def _check_offsets(op: str, name: str, values: torch.Tensor, domain: Domain) -> 
         last = torch.zeros_like(values, dtype=torch.bool)
         last[..., -1] = values[..., -1] != domain.total
         _refuse(op, name, values, last, f"{domain.total} (the last offset)", domain)
+    if domain.longest is not None:
+        far = torch.zeros_like(values, dtype=torch.bool)
+        far[..., 1:] = values.diff(dim=-1) > domain.longest
+        _refuse(op, name, values, far, f"at most {domain.longest} above the offset before it", domain)
+
+
+def _check_parts(op: str, name: str, values: torch.Tensor, domain: Domain) -> None:
+    _refuse(op, name, values, values < 0, "not negative", domain)
+    over = values.cumsum(dim=-1) > domain.total
+    _refuse(op, name, values, over, f"parts that add up to at most {domain.total}", domain)
 
 
 # Kinds whose values must also fit each other. `range` and `lengths` are bounds alone; a permutation of 0 ..
@@ -146,6 +167,7 @@ _STRUCTURE: dict[str, Callable[[str, str, torch.Tensor, Domain], None]] = {
     "permutation": _check_distinct,
     "page_table": _check_distinct,
     "offsets": _check_offsets,
+    "parts": _check_parts,
 }
 
 
