@@ -83,7 +83,7 @@ def merged_text(parts: Sequence[Results]) -> str:
             for name in ("device", "target", "timer"):
                 ours, theirs = getattr(first, name), getattr(header.conditions, name)
                 if ours != theirs:
-                    raise ResultsError(f"{part.path}: {name} is {theirs!r}, expected {ours!r} as in the first")
+                    raise ResultsError(f"{part.path}: {name} is {theirs!r}, expected {ours!r}")
     ordered = sorted(parts, key=lambda part: part.headers[0].created)
     return "".join(part.path.read_bytes()[: part.complete_bytes].decode() for part in ordered)
 
