@@ -52,6 +52,25 @@ def test_closure_holds_the_ops_flow_and_kernel_and_not_anothers(package: Path) -
     assert not {"ops/flows/other.py", "kernels/other.py"} & found
 
 
+def test_a_flow_that_puts_names_together_is_found_by_its_kernel_class(package: Path) -> None:
+    flow = (
+        "from tileops_kernels.kernels.other import OtherKernel\nOPS = {f'{x}Op': OtherKernel for x in 'AB'}"
+    )
+    (package / "ops" / "flows" / "many.py").write_text(flow)
+    found = names(implementation_files(entry("AOp", "OtherKernel"), package), package)
+    assert {"ops/flows/many.py", "kernels/other.py"} <= found
+    assert not {"ops/flows/norm.py", "kernels/norm.py"} & found
+
+
+def test_a_header_beside_a_followed_file_counts(package: Path) -> None:
+    (package / "kernels" / "support.h").write_text("")
+    (package / "docs").mkdir()
+    (package / "docs" / "notes.txt").write_text("")
+    found = names(implementation_files(entry("NormOp", "NormKernel"), package), package)
+    assert "kernels/support.h" in found
+    assert "docs/notes.txt" not in found
+
+
 def test_an_op_that_cannot_be_traced_depends_on_everything(package: Path) -> None:
     assert names(implementation_files(entry("NewOp", "NewKernel"), package), package) == set(FILES)
 

@@ -1,9 +1,9 @@
 """The part of the implementation that an op's verdict speaks for: its import closure, read as text, never
 imported.
 
-Roots are the op layer's core (everything in `ops/` that is not a flow), the flow modules that name the op,
-and the files that define the kernel classes of the entry's `kernel_map`. From there imports are followed
-statically. An import that cannot be resolved to a file of the package ends the trail; a root that cannot be
+Roots are the op layer's core (everything in `ops/` that is not a flow), the flow modules that name the op or
+import a kernel class of the entry's `kernel_map`, and the files that define these classes. From there imports
+are followed statically; what lies beside a followed file and is no Python (headers, tables) counts too. An import that cannot be resolved to a file of the package ends the trail; a root that cannot be
 found makes the closure the whole package, so that a digest is at worst too wide.
 """
 
@@ -39,14 +39,19 @@ def implementation_digest(entry: Entry) -> str | None:
 def implementation_files(entry: Entry, root: Path) -> frozenset[Path]:
     """Files that the op's result depends on; `root` is the package's folder."""
     roots = _roots(entry, root)
-    return frozenset(_everything(root)) if roots is None else import_closure(roots, root, PACKAGE)
+    if roots is None:
+        return frozenset(_everything(root))
+    found = import_closure(roots, root, PACKAGE)
+    folders = {file.parent for file in found}
+    return found | {file for file in _everything(root) if file.suffix != ".py" and file.parent in folders}
 
 
 def _roots(entry: Entry, root: Path) -> set[Path] | None:
     files = _everything(root)
     flows = [file for file in files if "flows" in file.parts]
-    naming = [file for file in flows if entry.name in _strings(file)]
     kernels = set(entry.kernel_map.values())
+    # Names of ops may be put together at run time; those of the classes that run them are not.
+    naming = [file for file in flows if entry.name in _strings(file) or kernels & _imported_names(file)]
     defining = [file for file in files if kernels & _classes(file)]
     if not naming or (kernels and not defining):
         return None
@@ -114,6 +119,12 @@ def _strings(file: Path) -> frozenset[str]:
     return frozenset(
         n.value for n in ast.walk(_tree(file)) if isinstance(n, ast.Constant) and isinstance(n.value, str)
     )
+
+
+@cache
+def _imported_names(file: Path) -> frozenset[str]:
+    imports = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.ImportFrom))
+    return frozenset(alias.name for node in imports for alias in node.names)
 
 
 @cache
