@@ -115,6 +115,16 @@ def test_ilog2_refuses_zero():
         fn.ilog2(0)
 
 
+@given(st.integers(0, 1 << 70))
+def test_isqrt_is_the_floor_of_the_root(n):
+    assert fn.isqrt(n) ** 2 <= n < (fn.isqrt(n) + 1) ** 2
+
+
+def test_isqrt_refuses_what_has_no_root():
+    with pytest.raises(ExpressionError, match="isqrt needs an integer >= 0, got -1"):
+        fn.isqrt(-1)
+
+
 @pytest.mark.parametrize(("value", "expected"), [(1, True), (True, False), (1.0, False)])
 def test_is_int_does_not_take_bool(value, expected):
     assert fn.is_int(value) is expected

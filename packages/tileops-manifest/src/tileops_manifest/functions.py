@@ -79,6 +79,21 @@ def ilog2(n: int) -> int:
     return n.bit_length() - 1
 
 
+def isqrt(n: Any) -> int:
+    """Floor of the square root of an integer >= 0."""
+    if n < 0:
+        raise ExpressionError(f"isqrt needs an integer >= 0, got {n}")
+    # By bits, with comparisons alone: math.isqrt would convert a symbolic size.
+    root, bit = 0, 1
+    while bit * bit <= n:
+        bit *= 2
+    while bit:
+        if (root + bit) * (root + bit) <= n:
+            root += bit
+        bit //= 2
+    return root
+
+
 def expand(value: Any, n: int) -> Shape:
     """An int or 1-tuple repeated to n values; a tuple of n values as it is."""
     if not isinstance(value, tuple):
@@ -282,6 +297,7 @@ FUNCTIONS: dict[str, Function] = {
     "abs": Function(absolute, 1, 1),
     "ceil_div": Function(ceil_div, 2, 2),
     "ilog2": Function(ilog2, 1, 1),
+    "isqrt": Function(isqrt, 1, 1),
     "expand": Function(expand, 2, 2),
     "broadcast": Function(broadcast, 1, None),
     "broadcastable": Function(broadcastable, 1, None),

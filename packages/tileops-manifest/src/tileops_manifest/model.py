@@ -129,7 +129,7 @@ class RuleModel(Record):
 
 
 Nan = Literal["propagate", "first", "false", "true", "tested", "copied", "undefined", "none"]
-Inf = Literal["ieee", "nan", "copied", "none"]
+Inf = Literal["ieee", "nan", "copied", "undefined", "none"]
 NegativeZero = Literal["ieee", "either", "copied", "zero", "none"]
 Ties = Literal["first", "any", "none"]
 Empty = Literal["empty", "zero", "one", "nan", "true", "false", "-inf", "error"]
