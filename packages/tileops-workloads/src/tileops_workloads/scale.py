@@ -9,7 +9,8 @@ the budget allows, since those select a kernel. The rule asks the entry what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tileops_manifest import Binding, Entry
@@ -101,15 +102,10 @@ class _Search:
     """Steps from a shape to the next smaller legal one."""
 
     def __init__(self, entry: Entry, original: Shape):
-        binding = original.bind(entry)
-        inner = {
-            meta.shape[-1]
-            for name, meta in binding.inputs.items()
-            if meta is not None and meta.shape and entry.inputs[name].values is None
-        }
+        inner = _innermost(entry, original)
         self.entry = entry
         self.original = original
-        self.sizes = [Size(position, size, size in inner) for position, size in original.positions()]
+        self.sizes = [Size(position, size, position in inner) for position, size in original.positions()]
         self.multiples = _multiples(entry, original)
         self.int_params = {
             name: value
@@ -170,11 +166,13 @@ class _Search:
     def _with_another(self, shape: Shape, taken: Position, phase: Phase) -> Shape | None:
         """A rule ties this size to another one, or to an int param: move that as well."""
         everything = Phase(phase.may_shrink, _ONE, phase.keep_pages)
+        least = _PAGES if phase.keep_pages else 0
         for size in self.sizes:
             if size.position != taken and size.position not in self.multiples:
-                for target in self._targets(
+                targets = self._targets(
                     size.original, shape.at(size.position), everything, self._pages(size, phase)
-                ):
+                )
+                for target in (target for target in targets if target >= least):
                     candidate = self._moved(shape, size.position, target)
                     if candidate.legal(self.entry) is not None:
                         return candidate
@@ -186,6 +184,37 @@ class _Search:
                 if candidate.legal(self.entry) is not None:
                     return candidate
         return None
+
+
+def _innermost(entry: Entry, shape: Shape) -> set[Position]:
+    """Sizes that stand last in the inputs rather than further out, inputs of more axes counting for more.
+
+    Integer inputs, being tables, do not count, nor do vectors: they say nothing of how larger inputs lie in
+    memory.
+    """
+    binding = shape.bind(entry)
+    balance: Counter[Position] = Counter()
+    last: set[Position] = set()
+    for name, meta in binding.inputs.items():
+        if meta is None or not meta.shape or entry.inputs[name].values is not None:
+            continue
+        *leading, inner = _axes(entry, name, binding, shape)
+        last |= inner
+        for position in inner:
+            balance[position] += len(leading)
+        for position in (position for axis in leading for position in axis):
+            balance[position] -= len(leading)
+    return {position for position in last if balance[position] >= 0}
+
+
+def _axes(entry: Entry, name: str, binding: Binding, shape: Shape) -> Iterator[set[Position]]:
+    """For each axis of an input the sizes that it is made of."""
+    for item in entry.inputs[name].pattern.select(binding.env).items:
+        if item.pack:
+            yield from ({(item.name, axis)} for axis in range(len(shape.dims[item.name])))
+        else:
+            names = {item.name} if item.expression is None else item.expression.names
+            yield {(dim, None) for dim in names if dim in shape.dims}
 
 
 def _multiples(entry: Entry, shape: Shape) -> dict[Position, tuple[Position, int]]:
