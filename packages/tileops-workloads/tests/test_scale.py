@@ -84,3 +84,21 @@ def test_a_ragged_size_stays_ragged():
 def test_broadcast_packs_shrink_together():
     _, binding = scaled("AddFwdOp", "hidden-state-prefill")
     assert binding.packs["A"] == binding.packs["B"]
+
+
+def test_sizes_that_are_equal_are_told_apart_by_where_they_stand():
+    """Heads that are as many as a head's elements shrink; a head's elements are innermost and stay."""
+    row, binding = scaled("Mamba2FwdOp", "mamba2-1p3b-b1-s8k")
+    assert row.dims["H"] == row.dims["P"] > binding.dims["H"]
+    assert binding.dims["P"] == row.dims["P"]
+    assert binding.dims["S"] >= 192
+
+
+CHUNKED = ("CBProducerFwdOp", "DaCumsumFwdOp", "SSDChunkStateFwdOp", "SSDChunkScanFwdOp")
+
+
+@pytest.mark.parametrize(("op", "label"), [case for case in CASES if case[0] in CHUNKED])
+def test_several_chunks_survive(op, label):
+    _, binding = scaled(op, label)
+    length = binding.params.get("chunk_len") or binding.dims["Q"]
+    assert binding.dims["S"] > length

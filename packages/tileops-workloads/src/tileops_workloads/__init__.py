@@ -8,7 +8,7 @@ torch.Size([4, 8])
 
 from __future__ import annotations
 
-from . import structured
+from . import sequence, structured
 from .base import WorkloadBase
 from .boundary import BoundaryReport, boundary_dims, boundary_report
 from .distributions import DISTRIBUTIONS
@@ -50,6 +50,7 @@ __all__ = [
     "boundary_report",
     "make_workload",
     "register",
+    "sequence",
     "structured",
     "torch_dtype",
     "workload_class",
