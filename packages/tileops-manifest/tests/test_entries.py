@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tileops_manifest import SpecError, UnknownOpError, UnknownRowError, load_manifest
+from tileops_manifest import RuleError, SpecError, TensorMeta, UnknownOpError, UnknownRowError, load_manifest
 from tileops_manifest.binding import nbytes
 from tileops_manifest.dtypes import is_integral
 from tileops_manifest.model import Intermediate
@@ -74,9 +74,7 @@ def test_derived_bytes_read_every_input_and_write_every_output_once(op):
     entry = MANIFEST[op]
     for case in entry.cases():
         binding = case.bind()
-        aliased = {spec.alias for spec in entry.outputs.values()}
-        written = [binding.inputs[name] for name in binding.mutated if name not in aliased]
-        tensors = [*filter(None, binding.inputs.values()), *binding.outputs.values(), *written]
+        tensors = [*filter(None, binding.inputs.values()), *binding.results.values()]
         assert binding.bytes == sum(map(nbytes, tensors))
 
 
@@ -176,11 +174,34 @@ def test_the_hardest_operators_infer_their_outputs():
 
     assert outputs("MaxPool2dIndicesFwdOp", "resnet-stem")["indices"] == (32, 64, 56, 56)
     assert outputs("MaxPool2dIndicesFwdOp", "alexnet-ceil")["output"] == (32, 64, 27, 27)
-    assert outputs("Conv2dFwdOp", "depthwise-same")["output"] == (1, 32, 56, 56)
+    assert outputs("Conv2dFwdOp", "mobilenetv2-depthwise")["output"] == (1, 32, 56, 56)
+    assert outputs("Conv2dFwdOp", "same-even-dilated")["output"] == (1, 48, 45, 51)
     assert outputs("GemmW4A16FwdOp", "decode")["output"] == (1, 8192)
     assert outputs("VarMeanFwdOp", "3d-multidim-reduce") == {"var": (128,), "mean": (128,)}
-    assert outputs("FFTC2CFwdOp", "fft-4k-unbatched", "complex64")["output"] == (4096,)
+    assert outputs("FFTC2CFwdOp", "fft-4k-c64-unbatched", "complex64")["output"] == (4096,)
     assert outputs("AlibiFwdOp", "llama-prefill-2k") == {"output": (32, 2048, 2048)}
+
+
+def test_statistics_that_a_call_writes_are_results_of_it():
+    norm = MANIFEST["BatchNormFwdOp"]
+    dims = {"N": 2, "C": 3, "spatial": [5]}
+    assert tuple(norm.bind_dims(dims, {}, "float16").results) == ("output",)
+    training = norm.bind_dims(dims, {"training": True}, "float16")
+    assert tuple(training.results) == ("output", "running_mean", "running_var")
+    assert training.results["running_var"] == TensorMeta((3,), "float32")
+    bare = MANIFEST["InstanceNormFwdOp"].bind_dims(dims, {}, "float16")
+    assert tuple(bare.results) == ("output",)
+    # An output that is the mutated input is one result, not two.
+    inplace = MANIFEST["ReluFwdOp"].bind_dims({"A": [4]}, {"inplace": True}, "float16")
+    assert inplace.mutated == ("input",)
+    assert tuple(inplace.results) == ("output",)
+
+
+def test_a_rule_guards_the_lets_that_need_it():
+    pool = MANIFEST["MaxPool1dFwdOp"]
+    dims = {"N": 1, "C": 1, "L_in": 8}
+    with pytest.raises(RuleError, match="stride must be positive"):
+        pool.bind_dims(dims, {"kernel_size": 2, "stride": 0}, "float16")
 
 
 def test_a_page_dtype_that_is_not_the_cache_dtype_is_refused():

@@ -53,6 +53,24 @@ def test_touched_experts_is_what_balanced_routing_touches(num_tokens, top_k, num
     assert fn.touched_experts(num_tokens, top_k, num_experts) == len(routed)
 
 
+@given(st.integers(1, 20), st.integers(1, 6), st.integers(1, 7), st.data(), st.integers(1, 5), st.booleans())
+def test_windows_counts_the_positions(size, kernel, stride, data, dilation, ceil_mode):
+    padding = data.draw(st.integers(0, kernel // 2))
+    padded, reach = size + 2 * padding, dilation * (kernel - 1)
+    if ceil_mode:
+        # Taken while the window before it leaves the last element out, if it begins before the far padding.
+        taken = [t for t in range(0, padded - padding, stride) if t - stride + reach < padded - 1]
+    else:
+        taken = [t for t in range(0, padded, stride) if t + reach < padded]
+    (count,) = fn.windows((size,), (kernel,), (stride,), (padding,), (dilation,), ceil_mode)
+    assert max(count, 0) == len(taken)
+
+
+@given(st.integers(0, 5000))
+def test_powers_of_two_have_one_bit(n):
+    assert fn.is_power_of_two(n) == (n.bit_count() == 1)
+
+
 @given(st.integers(-50, 50), st.integers(1, 9))
 def test_ceil_div_rounds_up(a, b):
     assert (fn.ceil_div(a, b) - 1) * b < a <= fn.ceil_div(a, b) * b

@@ -71,6 +71,13 @@ class Binding:
         return {name: flatten(self._evaluate(dtype))[0] for name, dtype in self.entry.intermediates.items()}
 
     @cached_property
+    def results(self) -> dict[str, TensorMeta]:
+        """Everything that the call computes: its outputs, then the mutated inputs that no output is."""
+        aliased = {spec.alias for spec in self.entry.outputs.values()}
+        written = (name for name in self.mutated if name not in aliased)
+        return {**self.outputs, **{name: self.inputs[name] for name in written}}  # type: ignore[dict-item]
+
+    @cached_property
     def flops(self) -> int:
         """Arithmetic operations of the call, by the entry's formula."""
         return self._evaluate(self.entry.roofline.flops)

@@ -297,13 +297,25 @@ class Entry:
         outputs = self._finish(env)
         return Binding(self, dims, packs, dtypes, params, metas, outputs, values, env)
 
+    @cached_property
+    def _rules_after(self) -> tuple[tuple[RuleSpec, ...], ...]:
+        """Rules by the number of lets that must have values first: a rule guards the lets after those."""
+        place = {name: number for number, name in enumerate(self.lets, start=1)}
+        needed = [max((place.get(name, 0) for name in rule.expr.names), default=0) for rule in self.rules]
+        return tuple(
+            tuple(rule for rule, after in zip(self.rules, needed, strict=True) if after == count)
+            for count in range(len(self.lets) + 1)
+        )
+
     def _finish(self, env: dict[str, Any]) -> dict[str, TensorMeta]:
-        for name, expression in self.lets.items():
+        unguarded, *guarded = self._rules_after
+        self._check_rules(unguarded, env)
+        for (name, expression), rules in zip(self.lets.items(), guarded, strict=True):
             try:
                 env[name] = expression.evaluate(env)
             except ExpressionError as error:
                 raise output_error(self.name, name, error) from None
-        self._check_rules(env)
+            self._check_rules(rules, env)
         outputs = {}
         for name, spec in self.outputs.items():
             try:
@@ -316,8 +328,8 @@ class Entry:
             outputs[name] = env[name] = TensorMeta(shape, dtype)
         return outputs
 
-    def _check_rules(self, env: dict[str, Any]) -> None:
-        for rule in self.rules:
+    def _check_rules(self, rules: tuple[RuleSpec, ...], env: dict[str, Any]) -> None:
+        for rule in rules:
             try:
                 holds = rule.expr.evaluate(env)
             except ExpressionError as error:

@@ -72,11 +72,19 @@ def ceil_div(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
-def ilog2(n: int) -> int:
+def ilog2(n: Any) -> int:
     """Floor of the base-2 logarithm of a positive integer."""
     if n < 1:
         raise ExpressionError(f"ilog2 needs a positive integer, got {n}")
-    return n.bit_length() - 1
+    log = 0
+    while 2 << log <= n:
+        log += 1
+    return log
+
+
+def is_power_of_two(n: Any) -> bool:
+    """True for 1, 2, 4, 8 and so on."""
+    return n >= 1 and n == 1 << ilog2(n)
 
 
 def isqrt(n: Any) -> int:
@@ -101,6 +109,25 @@ def expand(value: Any, n: int) -> Shape:
     if len(value) not in (1, n):
         raise ExpressionError(f"expected an int or {n} values, got {value}")
     return value if len(value) == n else value * n
+
+
+def windows(
+    sizes: Shape, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape, ceil_mode: bool = False
+) -> Shape:
+    """Window positions along each padded axis; ceil_mode adds one that sticks out if it begins inside."""
+    return tuple(
+        _positions(*axis, ceil_mode) for axis in zip(sizes, kernel, stride, padding, dilation, strict=True)
+    )
+
+
+def _positions(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Any:
+    """Starts 0, stride, ... of the padded axis at which a window fits; not positive where none does."""
+    room = size + 2 * padding - dilation * (kernel - 1) - 1
+    if not ceil_mode:
+        return room // stride + 1
+    # A last window may reach past the end, but not begin there: it would hold no element.
+    count = ceil_div(room, stride) + 1
+    return count - 1 if (count - 1) * stride >= size + padding else count
 
 
 def broadcastable(*shapes: Shape) -> bool:
@@ -298,7 +325,9 @@ FUNCTIONS: dict[str, Function] = {
     "ceil_div": Function(ceil_div, 2, 2),
     "ilog2": Function(ilog2, 1, 1),
     "isqrt": Function(isqrt, 1, 1),
+    "is_power_of_two": Function(is_power_of_two, 1, 1),
     "expand": Function(expand, 2, 2),
+    "windows": Function(windows, 5, 6),
     "broadcast": Function(broadcast, 1, None),
     "broadcastable": Function(broadcastable, 1, None),
     "axes": Function(axes, 2, 3),

@@ -128,12 +128,12 @@ class RuleModel(Record):
     message: Annotated[str, Field(min_length=1)]
 
 
-Nan = Literal["propagate", "first", "false", "true", "tested", "copied", "undefined", "none"]
+Nan = Literal["propagate", "first", "last", "false", "true", "tested", "copied", "undefined", "none"]
 Inf = Literal["ieee", "nan", "copied", "undefined", "none"]
 NegativeZero = Literal["ieee", "either", "copied", "zero", "none"]
 Ties = Literal["first", "any", "none"]
 Empty = Literal["empty", "zero", "one", "nan", "true", "false", "-inf", "error"]
-Accumulate = Literal["none", "exact", "int64", "float32", "float64"]
+Accumulate = Literal["none", "exact", "int64", "float32", "float64", "output"]
 
 # Values that an op computes on its way and that its kernels keep in a storage dtype.
 Intermediate = Literal[
