@@ -31,6 +31,8 @@ TORCH_DTYPES: Final = MappingProxyType(
             torch.float8_e4m3fn,
             torch.float8_e5m2,
             torch.float8_e8m0fnu,
+            torch.complex64,
+            torch.complex128,
         )
     }
 )
@@ -40,7 +42,7 @@ _TILELANG_ALIASES: Final = MappingProxyType({"float8_e4m3": "float8_e4m3fn", "cu
 
 
 class UnknownDtypeError(ValueError):
-    """A dtype that no target can hold.
+    """A dtype that is not the library's, or that no tile program holds.
 
     >>> torch_dtype("float12")
     Traceback (most recent call last):
@@ -78,12 +80,16 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def tilelang_dtype(dtype: str | torch.dtype) -> str:
-    """The name by which a tile program declares a buffer of this dtype.
+    """The name by which a tile program declares a buffer of this dtype; complex tensors are pairs of floats
+    to it.
 
     >>> tilelang_dtype(torch.float16)
     'float16'
     """
-    return dtype_name(dtype) if isinstance(dtype, torch.dtype) else dtype_name(torch_dtype(dtype))
+    known = dtype if isinstance(dtype, torch.dtype) else torch_dtype(dtype)
+    if known.is_complex:
+        raise UnknownDtypeError(dtype)
+    return dtype_name(known)
 
 
 def from_tilelang(dtype: object) -> str:

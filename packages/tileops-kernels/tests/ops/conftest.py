@@ -75,7 +75,7 @@ def _probes() -> dict[str, SimpleNamespace]:
 
 @pytest.fixture
 def probes(_probes: dict[str, SimpleNamespace]) -> SimpleNamespace:
-    """The probe ops (`rows`, `inplace`, `table`, `test`, `gemm`, `spec_only`) with nothing prepared yet."""
+    """The probe ops (`rows`, `inplace`, `table`, `test`, `gemm`, `window`, `spec_only`), unprepared."""
     for probe in _probes.values():
         probe.runtime.plans.clear()
         probe.flow.prepared.clear()

@@ -10,7 +10,7 @@ import torch
 from tileops_kernels import ops
 from tileops_kernels.errors import ConfigError
 from tileops_kernels.ops import CATALOG, get_function, get_op, list_ops
-from tileops_kernels.ops.schema import param_schema_type
+from tileops_kernels.ops.schema import from_text, param_schema_type, to_text
 
 OPS = list_ops()
 
@@ -99,9 +99,29 @@ def test_an_optional_input_before_a_required_param_is_required_by_position(probe
 def test_a_param_type_without_a_schema_type_is_refused():
     assert param_schema_type("Op", "dim", "int | list[int] | tuple[int, ...] | None") == "int[1]?"
     with pytest.raises(
-        ConfigError, match=r"Op: a torch operator cannot take param 'padding' of type int \| str"
+        ConfigError, match=r"Op: a torch operator cannot take param 'mode' of type dtype \| str"
     ):
-        param_schema_type("Op", "padding", "int | str")
+        param_schema_type("Op", "mode", "dtype | str")
+
+
+@pytest.mark.parametrize(
+    ("declared", "schema_type"),
+    [
+        ("int | tuple[int, int, int]", "int[3]"),
+        ("int | tuple[int] | None", "int[1]?"),
+        ("int | tuple[int, int] | str", "str"),
+        ("int | None | tuple[int | None, int | None]", "str"),
+    ],
+)
+def test_tuples_have_their_length_and_what_no_schema_says_is_text(declared, schema_type):
+    assert param_schema_type("Op", "size", declared) == schema_type
+
+
+@pytest.mark.parametrize("value", [0, -3, True, None, 0.5, "same", (1, 2), (None, 3), [4, 5]])
+def test_text_of_a_param_reads_back(value):
+    read = from_text(to_text(value))
+    assert read == (tuple(value) if isinstance(value, list) else value)
+    assert type(read) is (tuple if isinstance(value, list) else type(value))
 
 
 def test_dir_lists_classes_and_functions():

@@ -21,7 +21,8 @@ IMPLEMENTED = list_ops(implemented=True)
 def overload_call(small_call, name):
     inputs, params = small_call(name)
     runtime = CATALOG.runtime(name)
-    return runtime.overload, (*inputs, *[params[param] for param in runtime.signature.params])
+    given = runtime.torch_params([params[param] for param in runtime.signature.params])
+    return runtime.overload, (*inputs, *given)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTED)
@@ -120,6 +121,33 @@ def test_exports_and_runs_again(probes, strict):
     targets = {node.target for node in exported.graph.nodes if node.op == "call_function"}
     assert targets == {torch.ops.tileops.probe_rows.default}
     assert exported.module()(torch.ones(5, 8), W).shape == (5, 8)
+
+
+WINDOWS = [
+    ({}, (2, 3)),
+    ({"padding": 1}, (3, 4)),
+    ({"padding": (1, 2)}, (3, 5)),
+    ({"padding": "same"}, (9, 10)),
+    ({"output_size": 4, "stride": 5}, (4, 5)),
+    ({"output_size": (6, None), "stride": (1, 8)}, (6, 8)),
+]
+
+
+@pytest.mark.parametrize(("params", "shape"), WINDOWS)
+def test_params_that_no_schema_can_say_reach_the_op(probes, params, shape):
+    x = torch.ones(2, 3)
+    assert probes.window.function(x, **params).shape == shape
+    with torch.device("cpu"):  # through the dispatcher
+        assert probes.window.function(x, **params).shape == shape
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: probes.window.function(x, **params), fullgraph=True, backend="aot_eager"
+    )
+    assert compiled(x).shape == shape
+    given = probes.window.runtime.torch_params(
+        tuple({"stride": 1, "padding": 0, "output_size": None, **params}.values())
+    )
+    assert set(opcheck(probes.window.runtime.overload, (x, *given)).values()) == {"SUCCESS"}
 
 
 def test_in_place_form_is_functionalised_by_compile(probes):

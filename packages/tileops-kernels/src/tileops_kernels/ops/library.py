@@ -42,7 +42,7 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
     # PyTorch leaves out trailing arguments that equal the schema's defaults.
     def split(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         values = args + runtime.signature.defaults[len(args) :]
-        return values[:count], values[count:]
+        return values[:count], runtime.from_torch(values[count:])
 
     def execute(*args: Any) -> Any:
         result = runtime.execute(*split(args))

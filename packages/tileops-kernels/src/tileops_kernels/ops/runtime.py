@@ -3,6 +3,7 @@ dispatcher."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from tileops_kernels.ops import checks, library
 from tileops_kernels.ops.mutation import Mutation
 from tileops_kernels.ops.plan import PlanCache, eager_key, param_key, tensor_key
 from tileops_kernels.ops.registry import FLOWS
+from tileops_kernels.ops.schema import from_text, is_text, param_schema_type, to_text
 from tileops_kernels.ops.signature import CallSignature
 from tileops_kernels.ops.values import checked_inputs, with_value_checks
 
@@ -41,7 +43,10 @@ class OpRuntime:
         self.plans: PlanCache[Run] = PlanCache()
         types = [str(entry.params[name].type) for name in self.signature.params]
         self._dtype_params = tuple(i for i, text in enumerate(types) if "dtype" in text)
-        self._list_params = tuple(i for i, text in enumerate(types) if "list[int]" in text)
+        self._text_params = tuple(i for i, text in enumerate(types) if is_text(text))
+        self._list_params = tuple(
+            (i, int(found[1])) for i, text in enumerate(types) if (found := _int_list(entry.name, text))
+        )
         self.mutation = Mutation.of(entry, self.signature)
         always = self.mutation is not None and not self.mutation.conditional
         self.overload = None if always else library.register(self)
@@ -105,7 +110,7 @@ class OpRuntime:
 
     def call_overload(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
         """Call the torch operator: the whole path of a traced call."""
-        params = self._torch_params(params)
+        params = self.torch_params(params)
         if self.mutation is not None and self.mutation.applies(params):
             return self.mutation.restore(self.in_place_overload(*inputs, *params), inputs)
         return self.overload(*inputs, *params)
@@ -130,19 +135,31 @@ class OpRuntime:
         """
         return self.entry.canonical_params(self._named(params))
 
-    def _torch_params(self, params: tuple[Any, ...]) -> tuple[Any, ...]:
+    def torch_params(self, params: Sequence[Any]) -> tuple[Any, ...]:
         """Return params as the dispatcher wants them: a dtype given by its name becomes the dtype, one int
-        where a list may stand becomes a list (the dispatcher does that for an int, not for a symbolic one).
+        where a list may stand becomes a list (the dispatcher does that for an int, not for a symbolic one),
+        what no schema can say becomes text.
         """
-        if not self._dtype_params and not self._list_params:
-            return params
+        if not self._dtype_params and not self._list_params and not self._text_params:
+            return tuple(params)
         values = list(params)
-        for i in self._list_params:
+        for i, length in self._list_params:
             if isinstance(values[i], int | torch.SymInt):
-                values[i] = [values[i]]
+                values[i] = [values[i]] * length
+        for i in self._text_params:
+            values[i] = to_text(values[i])
         for i in self._dtype_params:
             if isinstance(values[i], str):
                 values[i] = torch_dtype(values[i])
+        return tuple(values)
+
+    def from_torch(self, params: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return params that came through the dispatcher in the form in which the op takes them."""
+        if not self._text_params:
+            return params
+        values = list(params)
+        for i in self._text_params:
+            values[i] = from_text(values[i])
         return tuple(values)
 
     def _named(self, params: Sequence[Any]) -> dict[str, Any]:
@@ -192,6 +209,11 @@ class OpRuntime:
                     expected="no two elements in one place",
                     rule="an input that is written is not an expanded view",
                 )
+
+
+def _int_list(op: str, declared: str) -> re.Match[str] | None:
+    """Match the schema type of a list that one int may stand for; its group is the list's length."""
+    return re.match(r"int\[(\d+)\]", param_schema_type(op, "", declared))
 
 
 def _is_symbolic(value: Any) -> bool:
