@@ -557,7 +557,8 @@ def test_every_entry_binds_opaque_sizes(op):
         for name, meta in binding.outputs.items():
             assert tuple(map(Opaque.value, meta.shape)) == plain.outputs[name].shape
             assert meta.dtype == plain.outputs[name].dtype
-        if case.entry.roofline.bytes is None:
+        # What a row fixes of an integer input's values is no part of the call.
+        if case.entry.roofline.bytes is None and not plain.values:
             assert Opaque.value(binding.flops) == plain.flops
             assert Opaque.value(binding.bytes) == plain.bytes
 

@@ -139,6 +139,10 @@ Accumulate = Literal["none", "exact", "int64", "float32", "float64", "output"]
 Intermediate = Literal[
     "probabilities",
     "score_gradients",
+    "dequantized",
+    "rotated",
+    "activations",
+    "expert_outputs",
 ]
 
 
