@@ -3,8 +3,9 @@ imported.
 
 Roots are the op layer's core (everything in `ops/` that is not a flow), the flow modules that name the op or
 import a kernel class of the entry's `kernel_map`, and the files that define these classes. From there imports
-are followed statically; what lies beside a followed file and is no Python (headers, tables) counts too. An import that cannot be resolved to a file of the package ends the trail; a root that cannot be
-found makes the closure the whole package, so that a digest is at worst too wide.
+are followed statically; what lies beside a followed file and is no Python (headers, tables) counts too. An
+import that cannot be resolved to a file of the package ends the trail; a root that cannot be found makes the
+closure the whole package, so that a digest is at worst too wide.
 """
 
 from __future__ import annotations
