@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from tileops_kernels.memo import Memo
-from tileops_kernels.targets import CacheError, cache, compile_program
+from tileops_kernels.targets import CacheError, CompilationError, cache, compile_program
 from tileops_kernels.targets.cpu import target as cpu_target
 
 
@@ -91,6 +94,30 @@ def test_a_damaged_entry_is_built_again(programs, private_cache, count_builds, m
     launch(compile_program(programs.scaled(), "cpu"))
     assert len(count_builds) == 2
     assert cache.load("cpu", program.key) is not None
+
+
+def test_a_whole_library_that_does_not_load_says_how_to_make_it_again(
+    programs, private_cache, monkeypatch, tmp_path
+):
+    program = compile_program(programs.scaled(), "cpu")
+    monkeypatch.setenv("TILEOPS_CACHE_DIR", str(tmp_path / "copied"))  # a path that the loader has not seen
+    folder = tmp_path / "copied" / "cpu" / program.key
+    shutil.copytree(private_cache / "cpu" / program.key, folder)
+    (folder / "program.so").write_bytes(b"made for another machine")
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["files"]["program.so"] = hashlib.sha256(b"made for another machine").hexdigest()
+    (folder / "meta.json").write_text(json.dumps(meta))
+    forget(monkeypatch)
+    with pytest.raises(CompilationError, match=r"does not load: .*`tileops-kernels cache clear`"):
+        compile_program(programs.scaled(), "cpu")
+
+
+def test_without_a_home_the_variable_to_set_is_named(monkeypatch):
+    monkeypatch.delenv("TILEOPS_CACHE_DIR", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)  # nobody in the password database
+    with pytest.raises(CacheError, match=r"no home directory .*TILEOPS_CACHE_DIR"):
+        cache.root()
 
 
 def test_nothing_is_left_beside_the_entry(programs, private_cache, monkeypatch, tmp_path):

@@ -112,6 +112,24 @@ def test_a_compiler_named_by_the_environment_must_exist(programs, private_cache,
         compile_program(programs.scaled(), "cpu")
 
 
+def test_a_compiler_may_be_a_command_of_several_words(programs, private_cache, monkeypatch, tmp_path):
+    wrapper = tmp_path / "wrap"
+    wrapper.write_text('#!/bin/sh\necho "$@" >> "$0".calls\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    plain = compile_program(programs.scaled(), "cpu").key
+    monkeypatch.setenv("TILEOPS_CXX", f"{wrapper} g++ -fno-inline")
+    assert compile_program(programs.scaled(), "cpu").key != plain
+    calls = (tmp_path / "wrap.calls").read_text().splitlines()
+    assert calls[0] == "g++ -fno-inline --version"
+    assert calls[1].startswith("g++ -fno-inline -std=")
+
+
+def test_a_quotation_mark_alone_is_no_command(programs, private_cache, monkeypatch):
+    monkeypatch.setenv("TILEOPS_CXX", 'g++ "')
+    with pytest.raises(CompilerNotFoundError, match="which is not an executable"):
+        compile_program(programs.scaled(), "cpu")
+
+
 def fake_compiler(path: Path, version: str, *, fail: bool = False) -> Path:
     """A compiler that reports `version`, and else is g++ or an error."""
     otherwise = 'echo "no room on this chip" >&2; exit 3' if fail else 'exec g++ "$@"'

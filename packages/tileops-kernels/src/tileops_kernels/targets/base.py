@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
 from .arguments import Signature
+from .errors import CompilationError
+
+
+def load_library(program: str, path: Path, source: str) -> ctypes.CDLL:
+    """Load what a compiler made.
+
+    Raises:
+        CompilationError: the loader refuses it; says how to have it made again.
+    """
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CompilationError(
+            f"{program}: the compiled library does not load: {error}; "
+            "if it was made on another machine, `tileops-kernels cache clear` has it made again",
+            source,
+        ) from error
 
 
 class CompiledProgram(ABC):

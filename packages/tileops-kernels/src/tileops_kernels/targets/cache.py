@@ -49,8 +49,15 @@ class CacheEntry:
 
 def root() -> Path:
     """The cache directory: ``$TILEOPS_CACHE_DIR`` or ``~/.cache/tileops``, read at every call."""
-    configured = os.environ.get(CACHE_DIR_VARIABLE)
-    return Path(configured) if configured else Path(os.path.expanduser("~")) / ".cache" / "tileops"
+    if configured := os.environ.get(CACHE_DIR_VARIABLE):
+        return Path(configured)
+    try:
+        return Path.home() / ".cache" / "tileops"
+    except RuntimeError as error:
+        raise CacheError(
+            f"there is no home directory to keep compiled programs in; set {CACHE_DIR_VARIABLE} to a "
+            "writable directory"
+        ) from error
 
 
 def ensure_directory(*parts: str) -> Path:

@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -44,26 +45,31 @@ FLAGS: Final = (
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler and its version line."""
+    """A compiler, what is always passed to it, and its version line."""
 
     path: str
     version: str
+    arguments: tuple[str, ...] = ()
 
 
 def find_compiler() -> Compiler:
     """The compiler that `$TILEOPS_CXX` or `$CXX` names, else g++, c++ or clang++ on the PATH.
+
+    A variable may hold a command of several words, such as `ccache g++`.
 
     Raises `CompilerNotFoundError`, which says what to install.
     """
     for variable in COMPILER_VARIABLES:
         named = os.environ.get(variable)
         if named:
-            path = shutil.which(named)
+            # A path with spaces is one word where it is an executable; else the words are a command.
+            first, *arguments = [named] if shutil.which(named) else _words(named)
+            path = shutil.which(first)
             if path is None:
                 raise CompilerNotFoundError(
-                    f"${variable} names {named!r}, which is not an executable; {_INSTALL}"
+                    f"${variable} names {first!r}, which is not an executable; {_INSTALL}"
                 )
-            return _describe(path)
+            return _describe(path, tuple(arguments))
     for candidate in _CANDIDATES:
         path = shutil.which(candidate)
         if path is not None:
@@ -73,20 +79,27 @@ def find_compiler() -> Compiler:
     )
 
 
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command) or [command]
+    except ValueError:  # a quotation mark without its fellow
+        return [command]
+
+
 # How compilers say that OpenMP's header or library is missing.
 _NO_OPENMP: Final = re.compile(r"\bomp\.h\b|-lomp\b|-lgomp\b|libgomp\.spec")
 _INSTALL: Final = "install one: `apt install g++`, `dnf install gcc-c++` or `conda install gxx`"
 
 
 @functools.lru_cache(maxsize=8)
-def _describe(path: str) -> Compiler:
+def _describe(path: str, arguments: tuple[str, ...] = ()) -> Compiler:
     try:
         shown = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, check=True, timeout=60
+            [path, *arguments, "--version"], capture_output=True, text=True, check=True, timeout=60
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise CompilerNotFoundError(f"{path} does not run ({error}); {_INSTALL}") from error
-    return Compiler(path, shown.splitlines()[0] if shown else "unknown")
+    return Compiler(path, shown.splitlines()[0] if shown else "unknown", arguments)
 
 
 @functools.lru_cache(maxsize=1)
@@ -113,7 +126,16 @@ def instruction_set() -> str:
 
 def build(compiler: Compiler, source: Path, output: Path) -> None:
     """Compile one file to a shared library; raises `CompilationError` with the compiler's own words."""
-    command = [compiler.path, *FLAGS, "-I", str(SUPPORT_HEADERS), source.name, "-o", output.name]
+    command = [
+        compiler.path,
+        *compiler.arguments,
+        *FLAGS,
+        "-I",
+        str(SUPPORT_HEADERS),
+        source.name,
+        "-o",
+        output.name,
+    ]
     environment = {
         **os.environ,
         "TMPDIR": str(output.parent),

@@ -20,8 +20,8 @@ from ... import dtypes
 from ...memo import Memo
 from .. import arguments, cache
 from ..arguments import C_TYPES, ScalarParameter, Signature, TensorParameter
-from ..base import CompiledProgram
-from ..errors import CompilationError, LoweringError, TargetError
+from ..base import CompiledProgram, load_library
+from ..errors import LoweringError, TargetError
 from .compiler import FLAGS, SUPPORT_HEADERS, build, find_compiler, instruction_set
 from .context import Options
 from .program import ENTRY_POINT, OUT_OF_MEMORY, translate
@@ -45,6 +45,7 @@ def compile_cpu(
         repr(options),
         repr(sorted((pass_configs or {}).items())),
         compiler.version,
+        *compiler.arguments,
         instruction_set(),
         *FLAGS,
     )
@@ -104,12 +105,7 @@ class CpuProgram(CompiledProgram):
         self._entry = entry
         self._asserts = tuple(json.loads(entry.file(_ASSERTS).read_text()))
         self._source = entry.file(_SOURCE).read_text()
-        try:
-            self._library = ctypes.CDLL(str(entry.file(_LIBRARY)))
-        except OSError as error:
-            raise CompilationError(
-                f"{signature.program}: the compiled library does not load: {error}", self._source
-            ) from error
+        self._library = load_library(signature.program, entry.file(_LIBRARY), self._source)
         self._function = getattr(self._library, ENTRY_POINT)
         self.launcher = self._make_launcher(self._function)
 

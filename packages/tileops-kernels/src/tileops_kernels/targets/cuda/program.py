@@ -19,8 +19,8 @@ from tvm import tirx
 from ...memo import Memo
 from .. import arguments, cache
 from ..arguments import C_TYPES, Signature, TensorParameter
-from ..base import CompiledProgram
-from ..errors import CompilationError, TargetError
+from ..base import CompiledProgram, load_library
+from ..errors import TargetError
 from .artifact import Resources, parse_resources
 from .lowering import lower
 from .toolkit import DEVICE_FLAGS, HOST_FLAGS, compile_device, compile_host, find_toolkit
@@ -108,12 +108,7 @@ class CudaProgram(CompiledProgram):
         super().__init__(signature, key)
         self._source = entry.file(_SOURCE).read_text()
         self.resources = Resources(**entry.meta["resources"])
-        try:
-            self._library = ctypes.CDLL(str(entry.file(_LIBRARY)))
-        except OSError as error:
-            raise CompilationError(
-                f"{signature.program}: the compiled library does not load: {error}", self._source
-            ) from error
+        self._library = load_library(signature.program, entry.file(_LIBRARY), self._source)
         self._library.get_last_error.restype = ctypes.c_char_p
         self._code = entry.file(_CODE).read_bytes()
         self._loading = threading.Lock()
