@@ -69,7 +69,8 @@ def summary_table(record: Record) -> Table:
     """One row per op: verdict, cases, worst error against its bound."""
     table = Table(title=f"{record.target} · {record.device} · {record.tier} tier", caption=_caption(record))
     for name in ("op", "verdict", "cases", "worst error", "bound", "ratio", "in case", "s"):
-        table.add_column(name, justify="right" if name in ("worst error", "bound", "ratio", "s") else "left")
+        right = name in ("worst error", "bound", "ratio", "s")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name == "op")
     for op in record.ops:
         style = _STYLES[op.status]
         worst = op.worst
