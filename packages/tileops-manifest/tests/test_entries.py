@@ -258,3 +258,15 @@ def test_implemented_entries_name_a_kernel_and_spec_only_ones_need_none():
     for entry in MANIFEST.values():
         if "implemented" in entry.status.model_dump().values():
             assert entry.kernel_map, entry.name
+
+
+def test_an_entry_cannot_be_changed_by_its_reader():
+    entry = load_manifest()["SoftmaxFwdOp"]
+    for mapping in (
+        entry.kernel_map,
+        entry.model.kernel_map,
+        entry.model.inputs,
+        entry.model.workloads[0].dims,
+    ):
+        with pytest.raises(TypeError):
+            mapping["default"] = "MineKernel"

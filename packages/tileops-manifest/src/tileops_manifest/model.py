@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -12,7 +13,10 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
     WithJsonSchema,
+    field_serializer,
+    field_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 
@@ -31,7 +35,19 @@ ExprOrInt = Annotated[
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, str_strip_whitespace=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, str_strip_whitespace=True, validate_default=True
+    )
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _frozen_mapping(cls, value: Any) -> Any:
+        """`frozen` keeps a field's name bound; a mapping must also keep its content."""
+        return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
+
+    @field_serializer("*", mode="wrap")
+    def _plain_mapping(self, value: Any, handler: SerializerFunctionWrapHandler) -> Any:
+        return handler(dict(value) if isinstance(value, MappingProxyType) else value)
 
 
 class Shorthand(Record):
