@@ -5,9 +5,13 @@
     lint-imports        the same through the whole import graph (needs import-linter)
     installed STAGE     the running environment holds what STAGE declares and nothing else of ours
     wheels              build and open every wheel (needs hatch)
-    codeowners          every tracked file has an owner
+    codeowners          every tracked file has an owner, the manifest one of its own
+    rulesets            what the hosting service must enforce, and the workflows, say what the table says
+    content             no stage holds what it must not hold (needs ast-grep)
+    surface             the classes that the trust model names exist where it puts them
     scope BASE HEAD     one stage a change
-    all                 declared, imports, codeowners, wheels
+    change BASE HEAD    scope, and the versions, tolerances and spec of the change (needs griffe)
+    all                 declared, imports, codeowners, rulesets, surface, wheels
 
 Prints what was checked. Exit status 1 where a boundary is broken, 2 for a wrong call.
 """
@@ -22,7 +26,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))  # PYTHONSAFEPATH keeps the script's own folder off the path
 
-from boundary import codeowners, declarations, imports, installed, layers, scope, wheels  # noqa: E402
+from boundary import (  # noqa: E402
+    codeowners,
+    content,
+    declarations,
+    imports,
+    installed,
+    layers,
+    scope,
+    surface,
+    wheels,
+)
 from boundary.model import Finding, StageTable, load_table  # noqa: E402
 
 
@@ -47,19 +61,48 @@ def _installed(table: StageTable, args: argparse.Namespace) -> list[Finding]:
 
 
 def _scope(table: StageTable, args: argparse.Namespace) -> list[Finding]:
-    return scope.check_scope(table, scope.changed_paths(ROOT, args.base, args.head))
+    changes = scope.changed_paths(ROOT, args.base, args.head)
+    bounds = scope.moved_bounds(ROOT, table, args.base, args.head, [path for _, path in changes])
+    return scope.check_scope(table, changes, bounds)
+
+
+def _change(table: StageTable, args: argparse.Namespace) -> list[Finding]:
+    from boundary import change  # the environments of the stages, which run `installed`, lack griffe
+
+    paths = [path for _, path in scope.changed_paths(ROOT, args.base, args.head)]
+    judgement = change.judge_change(ROOT, table, args.base, args.head, paths)
+    for note in judgement.notes:
+        print(note)
+    return [*_scope(table, args), *judgement.findings]
+
+
+def _rulesets(table: StageTable, _: argparse.Namespace) -> list[Finding]:
+    from boundary import rulesets  # reads YAML, which a bare interpreter lacks
+
+    return [*rulesets.check_rulesets(ROOT), *rulesets.check_workflows(ROOT, table)]
+
+
+def _content(table: StageTable, _: argparse.Namespace) -> list[Finding]:
+    return [finding for found in content.check_content(ROOT, table).values() for finding in found]
 
 
 CHECKS = {
     "declared": _declared,
     "imports": lambda table, _: imports.check_imports(ROOT, table),
     "lint-imports": lambda table, _: layers.check_layers(ROOT, table),
-    "codeowners": lambda table, _: codeowners.check_codeowners(ROOT),
+    "codeowners": lambda table, _: [
+        *codeowners.check_codeowners(ROOT),
+        *codeowners.check_apart(ROOT, table.stages["manifest"].folder),
+    ],
     "wheels": _wheels,
     "installed": _installed,
+    "rulesets": _rulesets,
+    "content": _content,
+    "surface": lambda table, _: surface.check_surface(ROOT, table),
     "scope": _scope,
+    "change": _change,
 }
-ALL = ("declared", "imports", "codeowners", "wheels")
+ALL = ("declared", "imports", "codeowners", "rulesets", "surface", "wheels")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -72,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
         command = commands.add_parser(name)
         if name == "installed":
             command.add_argument("stage", choices=list(table.stages))
-        if name == "scope":
+        if name in ("scope", "change"):
             command.add_argument("base")
             command.add_argument("head")
     args = parser.parse_args(argv)

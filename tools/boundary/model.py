@@ -45,6 +45,54 @@ class Exemption:
 
 
 @dataclass(frozen=True)
+class Allowed:
+    """An exception to a content rule: below a path, text that contains something, and why."""
+
+    rule: str
+    path: str
+    reason: str
+    contains: str = ""
+
+    def covers(self, rule: str, path: str, text: str) -> bool:
+        return rule == self.rule and path.startswith(self.path) and self.contains in text
+
+
+@dataclass(frozen=True)
+class Surface:
+    """A class that the trust model names: where it stands, and what it has and must not have."""
+
+    name: str
+    stage: str
+    bases: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One clause of the trust model, in its own order.
+
+    Attributes:
+        part: the stage or section that it stands in.
+        kind: OWNS, MUST NOT, MAY READ, or SAYS for a sentence beside the three lists.
+        text: its words.
+        held_by: names of the checks whose findings break it.
+        strength: impossible, refused or reviewed.
+        breaks: the tests that break it on purpose.
+        why: what no check can see, where it is only reviewed.
+    """
+
+    number: int
+    part: str
+    kind: str
+    text: str
+    held_by: tuple[str, ...]
+    strength: str
+    breaks: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class StageTable:
     """All stages, plus the few facts about third-party names that imports need."""
 
@@ -52,6 +100,9 @@ class StageTable:
     provides: dict[str, tuple[str, ...]]
     test_imports: frozenset[str]
     exemptions: tuple[Exemption, ...]
+    allowed: tuple[Allowed, ...]
+    surface: tuple[Surface, ...]
+    clauses: tuple[Clause, ...]
     alone: frozenset[str]
     travels: tuple[str, ...]
 
@@ -76,9 +127,16 @@ def load_table(root: Path) -> StageTable:
         provides={normalise(dist): tuple(names) for dist, names in data["provides"].items()},
         test_imports=frozenset(data["tests"]["imports"]),
         exemptions=tuple(Exemption(**exception) for exception in data.get("exception", ())),
+        allowed=tuple(Allowed(**exception) for exception in data.get("allowed", ())),
+        surface=tuple(Surface(**_tuples(row)) for row in data.get("surface", ())),
+        clauses=tuple(Clause(number=n, **_tuples(row)) for n, row in enumerate(data.get("clause", ()), 1)),
         alone=frozenset(data["change"]["alone"]),
         travels=tuple(data["change"]["travels"]),
     )
+
+
+def _tuples(row: dict) -> dict:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
 
 
 def normalise(dist: str) -> str:

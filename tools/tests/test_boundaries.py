@@ -32,6 +32,7 @@ def test_this_repository_holds_its_static_boundaries(table: StageTable) -> None:
         *declarations.check_environments(ROOT, table),
         *imports.check_imports(ROOT, table),
         *codeowners.check_codeowners(ROOT),
+        *codeowners.check_apart(ROOT, "packages/tileops-manifest"),
     ]
     assert messages(findings) == ""
 
@@ -48,6 +49,7 @@ def test_this_repository_holds_its_static_boundaries(table: StageTable) -> None:
         ("manifest", "import torch", "torch"),
         ("manifest", "if False:\n    import tilelang", "tilelang"),
         ("workloads", "import numpy", "numpy"),
+        ("tests", "import tileops_bench", "tileops_bench"),
     ],
 )
 def test_import_of_something_undeclared_is_found(
@@ -243,7 +245,7 @@ def test_change_of_one_stage_is_allowed(history: tuple[Path, str], table: StageT
     assert _judge(table, root, base) == ""
 
 
-@pytest.mark.parametrize("other", ["manifest", "tests", "bench"])
+@pytest.mark.parametrize("other", ["manifest", "tests", "bench", "workloads"])
 def test_change_of_two_stages_is_refused(history: tuple[Path, str], table: StageTable, other: str) -> None:
     root, base = history
     plant(root, table, "kernels", "a = 1")
@@ -277,6 +279,13 @@ def test_symbolic_link_is_refused(history: tuple[Path, str], table: StageTable) 
 def test_file_without_owner_is_found() -> None:
     found = codeowners.check_codeowners(ROOT, ["packages/tileops-manifest/README.md", "stray/file.py"])
     assert [f.place for f in found] == ["stray/file.py"]
+
+
+def test_folder_in_packages_that_is_no_stage_is_refused(history: tuple[Path, str], table: StageTable) -> None:
+    root, base = history
+    (root / "packages/tileops-helpers").mkdir()
+    (root / "packages/tileops-helpers/oracle.py").write_text("")
+    assert "belongs to no stage" in _judge(table, root, base)
 
 
 @pytest.mark.parametrize("line", ["/packages/x/", "*.py @tileops/maintainers", "!/docs/ @tileops/docs"])

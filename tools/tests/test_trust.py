@@ -1,0 +1,78 @@
+"""The command over all clauses: what counts as held, and that its table is whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import trust
+from boundary.model import Clause, Finding, StageTable
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAUSE = Clause(1, "Test", "OWNS", "tests/", ("always",), "refused", ("test_x.py::test_y",))
+
+
+@pytest.fixture
+def one(table: StageTable) -> StageTable:
+    return dataclasses.replace(table, clauses=(CLAUSE,), allowed=())
+
+
+def row(monkeypatch: pytest.MonkeyPatch, one: StageTable, findings: list[Finding], passed: dict) -> trust.Row:
+    monkeypatch.setattr(trust, "CHECKS", {"always": ("x", lambda root, table: findings)})
+    monkeypatch.setattr(trust.content, "check_content", lambda root, table: {})
+    (found,) = trust.judge(ROOT, one, passed)
+    return found
+
+
+def test_a_clause_is_held_when_nothing_is_found_and_its_break_is_seen(
+    monkeypatch: pytest.MonkeyPatch, one: StageTable
+) -> None:
+    assert row(monkeypatch, one, [], {"test_x.py::test_y": True}).held
+
+
+def test_a_finding_breaks_a_clause(monkeypatch: pytest.MonkeyPatch, one: StageTable) -> None:
+    found = row(monkeypatch, one, [Finding("a.py:1", "planted")], {"test_x.py::test_y": True})
+    assert not found.held
+    assert found.findings == ("always: a.py:1: planted",)
+
+
+@pytest.mark.parametrize("passed", [{}, {"test_x.py::test_y": False}, {"test_x.py::test_yes": True}])
+def test_a_break_that_nothing_sees_breaks_a_clause(
+    monkeypatch: pytest.MonkeyPatch, one: StageTable, passed: dict
+) -> None:
+    assert not row(monkeypatch, one, [], passed).held
+
+
+def test_a_name_stands_for_all_of_its_cases() -> None:
+    passed = {"t.py::test_a[1]": True, "t.py::test_a[2]": False, "t.py::test_b[x]": True}
+    assert not trust.caught("t.py::test_a", passed)
+    assert trust.caught("t.py::test_a[1]", passed)
+    assert trust.caught("t.py::test_b", passed)
+
+
+def test_the_table_names_checks_rules_and_strengths_that_exist(table: StageTable) -> None:
+    rules = {path.stem for path in (ROOT / "tools/rules").glob("*.yml")}
+    assert len(table.clauses) > 50
+    for clause in table.clauses:
+        assert clause.strength in ("impossible", "refused", "reviewed")
+        assert bool(clause.why) == (clause.strength == "reviewed")
+        assert clause.held_by
+        assert clause.breaks
+        for name in clause.held_by:
+            rule = name.removeprefix("content:")
+            assert name in trust.CHECKS or any(rule.startswith(r.partition("-")[0]) for r in rules)
+
+
+def test_every_content_rule_serves_a_clause(table: StageTable) -> None:
+    served = {name.removeprefix("content:") for clause in table.clauses for name in clause.held_by}
+    documents = [line[4:].strip() for path in (ROOT / "tools/rules").glob("*.yml")
+                 for line in path.read_text().splitlines() if line.startswith("id: ")]  # fmt: skip
+    assert set(documents) <= served
+
+
+def test_the_data_of_a_row_is_json() -> None:
+    data = json.loads(json.dumps(trust.Row(CLAUSE, (), ()).data()))
+    assert (data["number"], data["held"]) == (1, True)
