@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import yaml
 
 from .model import Finding, StageTable
 
-# Words that a row is called by and a program may use for something else.
-_COMMON = frozenset({"ragged", "small", "large", "default"})
+# A plain word (`ragged`, `ceil`) may mean something else to a program; `llama-8b-prefill` may not.
+_TELLING = re.compile(r"[-\d]")
 
 
 def check_entries(root: Path, table: StageTable) -> list[Finding]:
@@ -70,6 +71,7 @@ def entries(root: Path, table: StageTable) -> dict[str, dict]:
 
 
 def workload_labels(root: Path, table: StageTable) -> frozenset[str]:
-    """Labels of every row of every entry below `root`."""
+    """Labels of the rows of every entry below `root` that can mean nothing else."""
     found = entries(root, table).values()
-    return frozenset(row["label"] for entry in found for row in entry["workloads"]) - _COMMON
+    labels = {row["label"] for entry in found for row in entry["workloads"]}
+    return frozenset(label for label in labels if _TELLING.search(label))

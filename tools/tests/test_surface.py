@@ -94,15 +94,15 @@ def test_an_entry_outside_the_manifest_is_found(repository: Path, table: StageTa
 
 ROWS = (
     "grammar: 1\n"
-    "ops: {A: {status: {cpu: implemented}, kernel_map: {default: AKernel}, workloads: [{label: llama}]}}\n"
+    "ops: {A: {status: {cpu: implemented}, kernel_map: {default: AKernel}, workloads: [{label: llama-8b}]}}\n"
 )
 
 
 def test_a_workload_known_by_name_is_found(repository: Path, table: StageTable) -> None:
     write_entry(repository, table, ROWS)
     assert entries.check_labels(repository, table) == []
-    plant(repository, table, "kernels", "FAST = {'llama': 3}\n")
-    assert "knows the workload 'llama'" in str(entries.check_labels(repository, table)[0])
+    plant(repository, table, "kernels", "FAST = {'llama-8b': 3}\n")
+    assert "knows the workload 'llama-8b'" in str(entries.check_labels(repository, table)[0])
 
 
 def test_a_registered_kernel_that_does_not_exist_is_found(repository: Path, table: StageTable) -> None:
