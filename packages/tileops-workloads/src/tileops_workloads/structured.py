@@ -172,9 +172,11 @@ class OutweighedWorkload(_ReductionWorkload):
         if self.distribution != "normal" or not plain.numel():
             return plain
         # The ratio is shared out, so that both kinds lie within the normal range of float16.
-        exponent = math.ceil(math.log2(4 * max(self.length, 1)))
+        exponent = math.ceil(math.log2(16 * max(self.length, 1)))
         small, large = plain * 2.0 ** -(exponent // 2), plain * 2.0 ** (exponent - exponent // 2)
-        return torch.where(self.one_in(max(self.length, 2), name, plain), large, small)
+        shaped = torch.where(self.one_in(max(2 * self.length, 2), name, plain), large, small)
+        shaped.view(-1)[0] = 2.0 ** (exponent - exponent // 2 + 1) * _HARD_TO_ROUND
+        return shaped
 
 
 @register("HardswishFwdOp", "HardsigmoidFwdOp", "SoftplusFwdOp", "MishFwdOp")
