@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,6 +101,14 @@ def test_oracle_digest_speaks_of_the_oracles_own_file() -> None:
     softmax, gemm = (digests.oracle_digest(get_oracle(op)) for op in ("SoftmaxFwdOp", "GemmFwdOp"))
     assert softmax != gemm
     assert softmax == digests.oracle_digest(get_oracle("LogSoftmaxFwdOp"))
+
+
+def test_oracle_digest_speaks_of_the_listing_file_where_a_shared_form_makes_the_program() -> None:
+    mish, pow_ = get_oracle("MishFwdOp"), get_oracle("PowFwdOp")
+    assert mish.program.__module__ == pow_.program.__module__ == "tileops_tests.oracles.forms"
+    assert digests.oracle_digest(mish) != digests.oracle_digest(pow_)
+    unlisted = dataclasses.replace(mish, op="MineFwdOp")
+    assert digests.oracle_digest(unlisted) not in (digests.oracle_digest(mish), digests.oracle_digest(pow_))
 
 
 def test_every_digest_is_there_and_every_version_known() -> None:

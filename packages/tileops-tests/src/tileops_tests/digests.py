@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tileops_manifest import Entry
 from tileops_tests.closure import digest_files, implementation_digest, import_closure
+from tileops_tests.oracles import Oracle, module_of
 from tileops_tests.sandbox import package_folder
 from tileops_tests.tolerance import tolerance_digest
 
@@ -43,9 +44,9 @@ def digests_of(entry: Entry, oracle: object, candidate: Path | None) -> dict[str
 
 
 def oracle_digest(oracle: object) -> str:
-    """Digest of the file that defines an oracle's program and what it imports from this package."""
+    """Digest of the file that an oracle stands in and what it imports from this package."""
     root = Path(__file__).parent
-    module = sys.modules[getattr(oracle, "program", type(oracle)).__module__]
+    module = sys.modules[module_of(oracle) if isinstance(oracle, Oracle) else type(oracle).__module__]
     file = Path(module.__file__ or "")
     if not file.is_relative_to(root):
         return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -165,6 +165,15 @@ BREAKS = [
     ("LogSoftmaxFwdOp", "exponentials_sum_to_one", lambda y, x: y + 0.001),
     ("SumFwdOp", "is_homogeneous", lambda y, x: y + 1),
     ("CumsumFwdOp", "differences_are_the_terms", lambda y, x: y * 1.001),
+    ("CumprodFwdOp", "steps_multiply", lambda y, x: y * 1.001),
+    ("GtFwdOp", "is_asymmetric", lambda y, x: ~y),
+    ("AlibiFwdOp", "falls_with_the_distance", lambda y, x: y - y.tril(-1) * 0.001),
+    ("SinusoidalFwdOp", "squares_sum_to_one", lambda y, x: y * 1.001),
+    (
+        "DropoutFwdOp",
+        "keeps_about_as_many_as_asked",
+        lambda y, x: y * (torch.arange(y.numel()).view(y.shape) % 4 > 0),
+    ),
     ("GemmFwdOp", "identity_reproduces", lambda y, x: y * 1.001),
     ("GroupedQueryAttentionFwdOp", "constant_values_pass_through", lambda y, x: y * 1.001),
     ("RopeNeoxFwdOp", "keeps_lengths", lambda y, x: y * 1.001),
@@ -182,7 +191,7 @@ def test_properties_notice_a_wrong_implementation(op, name, spoil, ragged):
     check = next(check for check in oracle.properties if check.__name__ == name)
 
     def wrong(inputs, params):
-        leading = next(iter(inputs.values()))
+        leading = next(iter(inputs.values()), None)
         return tuple(spoil(output, leading) for output in oracle.ref_program(inputs, params))
 
     assert not check(wrong, workload.gen_inputs(), workload.params)

@@ -14,36 +14,47 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from tileops_tests.oracles import (
+    activation,
     attention,
+    dropout,
     elementwise,
     gated,
     indexing,
     matmul,
     moe,
     norm,
+    pairs,
     position,
     quantization,
     reduction,
+    rounding,
     scan,
     softmax,
+    tables,
 )
 from tileops_tests.oracles.base import Oracle
 
 _FAMILIES = (
+    activation,
     attention,
+    dropout,
     elementwise,
     gated,
     indexing,
     matmul,
     moe,
     norm,
+    pairs,
     position,
     quantization,
     reduction,
+    rounding,
     scan,
     softmax,
+    tables,
 )
 _ORACLES: dict[str, Oracle] = {oracle.op: oracle for family in _FAMILIES for oracle in family.ORACLES}
+_HOMES = {oracle.op: family.__name__ for family in _FAMILIES for oracle in family.ORACLES}
 
 
 class UnknownOracleError(LookupError):
@@ -67,9 +78,14 @@ def get_oracle(op: str) -> Oracle:
         raise UnknownOracleError(op) from None
 
 
+def module_of(oracle: Oracle) -> str:
+    """Name of the module that an oracle stands in; for one that no family lists, that of its program."""
+    return _HOMES[oracle.op] if _ORACLES.get(oracle.op) is oracle else oracle.program.__module__
+
+
 def list_oracles() -> tuple[str, ...]:
     """Names of all ops that have an oracle, in order."""
     return tuple(sorted(_ORACLES))
 
 
-__all__ = ["Oracle", "UnknownOracleError", "get_oracle", "list_oracles"]
+__all__ = ["Oracle", "UnknownOracleError", "get_oracle", "list_oracles", "module_of"]

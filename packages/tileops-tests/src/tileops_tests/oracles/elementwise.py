@@ -8,13 +8,13 @@ angle, erf by its Taylor series and its complement. Sums, products and quotients
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tileops_tests.oracles.base import Call, Magnitudes, Oracle, Property
+from tileops_tests.oracles.base import Call, Magnitudes
+from tileops_tests.oracles.forms import binary, single, unary
 from tileops_tests.oracles.properties import (
     agrees_with_itself_swapped,
     is_even,
@@ -54,6 +54,18 @@ def _exp(x: Tensor) -> Tensor:
 
 def _log(x: Tensor) -> Tensor:
     return torch.log2(x) * math.log(2)
+
+
+def _expm1(x: Tensor) -> Tensor:
+    """2 sinh(x / 2) exp(x / 2), which does not cancel; from 1 on neither does exp(x) - 1."""
+    half = torch.where(torch.abs(x) < 1, x, torch.zeros_like(x)) * 0.5
+    return torch.where(torch.abs(x) < 1, 2 * torch.sinh(half) * torch.exp(half), torch.exp(x) - 1)
+
+
+def _log1p(x: Tensor) -> Tensor:
+    """2 artanh(x / (2 + x)) near 0, where 1 + x would round x away."""
+    small = torch.where(torch.abs(x) < 0.5, x, torch.zeros_like(x))
+    return torch.where(torch.abs(x) < 0.5, 2 * torch.atanh(small / (2 + small)), torch.log(1 + x))
 
 
 def _sqrt(x: Tensor) -> Tensor:
@@ -115,6 +127,12 @@ def _clamp(call: Call) -> Tensor:
     return x
 
 
+def _clamp_to_tensors(call: Call) -> Tensor:
+    x, low, high = call["input"], call.get("min"), call.get("max")
+    x = x if low is None else _greater(x, low)
+    return x if high is None else _lesser(x, high)
+
+
 def _leaky_relu(call: Call) -> Tensor:
     x = call["input"]
     return torch.where(x > 0, x, x * call.param("negative_slope"))
@@ -132,6 +150,17 @@ def _mul(call: Call) -> Tensor:
     return x & y if x.dtype == torch.bool else x * y
 
 
+def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
+    """The greatest integer not above x / y, from the exact remainder; a zero has the sign of x / y."""
+    quotient = x / y
+    rest = torch.fmod(x, y)
+    whole = (x - rest) / y
+    whole = torch.where((rest != 0) & ((rest < 0) != (y < 0)), whole - 1, whole)
+    nearest = _floor(whole + 0.5)
+    signed_zero = torch.copysign(torch.zeros_like(quotient), quotient)
+    return torch.where(y == 0, quotient, torch.where(whole == 0, signed_zero, nearest))
+
+
 def _div(call: Call) -> Tensor:
     """The quotient; rounded towards zero, or (as Python's floor division) down, with the sign of 0 of x /
     y.
@@ -142,12 +171,7 @@ def _div(call: Call) -> Tensor:
         return quotient
     if mode == "trunc":
         return torch.trunc(quotient)
-    rest = torch.fmod(x, y)
-    whole = (x - rest) / y
-    whole = torch.where((rest != 0) & ((rest < 0) != (y < 0)), whole - 1, whole)
-    nearest = _floor(whole + 0.5)
-    signed_zero = torch.copysign(torch.zeros_like(quotient), quotient)
-    return torch.where(y == 0, quotient, torch.where(whole == 0, signed_zero, nearest))
+    return _floor_quotient(x, y)
 
 
 def _select(call: Call) -> Tensor:
@@ -171,41 +195,6 @@ def _bitwise_and(x: Tensor, y: Tensor) -> Tensor:
     return torch.bitwise_not(torch.bitwise_or(torch.bitwise_not(x), torch.bitwise_not(y)))
 
 
-def _oracle(
-    op: str,
-    program: Callable[[Call], Tensor],
-    opinion: Callable[[Call], Tensor],
-    *properties: Property,
-    magnitudes: Callable[[Call], Magnitudes] | None = None,
-) -> Oracle:
-    extra = {} if magnitudes is None else {"magnitudes": magnitudes}
-    return Oracle(
-        op, lambda call: (program(call),), lambda call: (opinion(call),), properties=properties, **extra
-    )
-
-
-def _unary(
-    op: str, program: Callable[[Tensor], Tensor], opinion: Callable[[Tensor], Tensor], *properties: Property
-) -> Oracle:
-    """An op of the tensor `input` alone."""
-    return _oracle(op, lambda call: program(call["input"]), lambda call: opinion(call["input"]), *properties)
-
-
-def _binary(
-    op: str,
-    program: Callable[[Tensor, Tensor], Tensor],
-    opinion: Callable[[Tensor, Tensor], Tensor],
-    *properties: Property,
-) -> Oracle:
-    """An op of `input` and `other`, broadcast together."""
-    return _oracle(
-        op,
-        lambda call: program(call["input"], call["other"]),
-        lambda call: opinion(call["input"], call["other"]),
-        *properties,
-    )
-
-
 def _terms(call: Call) -> Magnitudes:
     """|input| + |alpha * other|: what a sum that cancels had to add."""
     x, y = call["input"], call["other"]
@@ -226,64 +215,73 @@ def _reciprocal(call: Call) -> Tensor:
 
 
 _UNARY = (
-    _unary("ReluFwdOp", lambda x: torch.where(x <= 0, torch.zeros_like(x), x), F.relu, is_idempotent),
-    _unary("SiluFwdOp", silu, F.silu),
-    _unary("ExpFwdOp", _exp, torch.exp, is_monotone),
-    _unary("LogFwdOp", _log, torch.log),
-    _unary("SqrtFwdOp", _sqrt, torch.sqrt),
-    _unary("RsqrtFwdOp", lambda x: 1 / torch.sqrt(x), torch.rsqrt),
-    _unary("AbsFwdOp", lambda x: torch.where(x < 0, -x, x) + 0, torch.abs, is_idempotent),
-    _unary("NegFwdOp", lambda x: x * -1, torch.neg, is_involution),
-    _unary("SigmoidFwdOp", sigmoid, torch.sigmoid, is_monotone),
-    _unary("TanhFwdOp", _tanh, torch.tanh, is_odd, is_monotone),
-    _unary("ErfFwdOp", _erf, torch.erf, is_odd, is_monotone),
-    _unary("FloorFwdOp", _floor, torch.floor, is_idempotent),
-    _unary("SinFwdOp", _sin, torch.sin, is_odd),
-    _unary("CosFwdOp", _cos, torch.cos, is_even),
-    _unary("IsnanFwdOp", lambda x: x != x, torch.isnan),
-    _unary("LogicalNotFwdOp", lambda x: x == 0, torch.logical_not),
-    _unary("BitwiseNotFwdOp", _bitwise_not, torch.bitwise_not, is_involution),
-    _oracle("ReciprocalFwdOp", _reciprocal, lambda c: torch.reciprocal(_in_float(c))),
-    _oracle(
+    unary("ReluFwdOp", lambda x: torch.where(x <= 0, torch.zeros_like(x), x), F.relu, is_idempotent),
+    unary("SiluFwdOp", silu, F.silu),
+    unary("ExpFwdOp", _exp, torch.exp, is_monotone),
+    unary("LogFwdOp", _log, torch.log),
+    unary("Expm1FwdOp", _expm1, torch.expm1, is_monotone),
+    unary("Log1pFwdOp", _log1p, torch.log1p, is_monotone),
+    unary("SqrtFwdOp", _sqrt, torch.sqrt),
+    unary("RsqrtFwdOp", lambda x: 1 / torch.sqrt(x), torch.rsqrt),
+    unary("AbsFwdOp", lambda x: torch.where(x < 0, -x, x) + 0, torch.abs, is_idempotent),
+    unary("NegFwdOp", lambda x: x * -1, torch.neg, is_involution),
+    unary("SigmoidFwdOp", sigmoid, torch.sigmoid, is_monotone),
+    unary("TanhFwdOp", _tanh, torch.tanh, is_odd, is_monotone),
+    unary("ErfFwdOp", _erf, torch.erf, is_odd, is_monotone),
+    unary("FloorFwdOp", _floor, torch.floor, is_idempotent),
+    unary("SinFwdOp", _sin, torch.sin, is_odd),
+    unary("CosFwdOp", _cos, torch.cos, is_even),
+    unary("IsnanFwdOp", lambda x: x != x, torch.isnan),
+    unary("LogicalNotFwdOp", lambda x: x == 0, torch.logical_not),
+    unary("BitwiseNotFwdOp", _bitwise_not, torch.bitwise_not, is_involution),
+    single("ReciprocalFwdOp", _reciprocal, lambda c: torch.reciprocal(_in_float(c))),
+    single(
         "GeluFwdOp",
         lambda c: gelu(c["input"]) if c.param("approximate") == "none" else gelu_tanh(c["input"]),
         lambda c: F.gelu(c["input"], approximate=c.param("approximate")),
         magnitudes=lambda c: (torch.abs(c["input"]),),  # x / 2 + x / 2 * erf(...), which cancel below zero
     ),
-    _oracle("LeakyReluFwdOp", _leaky_relu, lambda c: F.leaky_relu(c["input"], c.param("negative_slope"))),
-    _oracle(
+    single("LeakyReluFwdOp", _leaky_relu, lambda c: F.leaky_relu(c["input"], c.param("negative_slope"))),
+    single(
         "ClampScalarFwdOp",
         _clamp,
         lambda c: torch.clamp(c["input"], min=c.param("min"), max=c.param("max")),
         is_idempotent,
     ),
+    single(
+        "ClampFwdOp",
+        _clamp_to_tensors,
+        lambda c: torch.clamp(c["input"], min=c.get("min"), max=c.get("max")),
+        is_idempotent,
+    ),
 )
 
 _BINARY = (
-    _oracle(
+    single(
         "AddFwdOp",
         lambda c: _add(c, 1),
         lambda c: torch.add(c["input"], c["other"], alpha=c.param("alpha")),
         magnitudes=_terms,
     ),
-    _oracle(
+    single(
         "SubFwdOp",
         lambda c: _add(c, -1),
         lambda c: torch.sub(c["input"], c["other"], alpha=c.param("alpha")),
         magnitudes=_terms,
     ),
-    _oracle("MulFwdOp", _mul, lambda c: torch.mul(c["input"], c["other"]), agrees_with_itself_swapped),
-    _oracle(
+    single("MulFwdOp", _mul, lambda c: torch.mul(c["input"], c["other"]), agrees_with_itself_swapped),
+    single(
         "DivFwdOp",
         _div,
         lambda c: torch.div(c["input"], c["other"], rounding_mode=c.param("rounding_mode")),
     ),
-    _binary("MaximumFwdOp", _greater, torch.maximum, agrees_with_itself_swapped),
-    _binary("MinimumFwdOp", _lesser, torch.minimum, agrees_with_itself_swapped),
-    _binary("EqFwdOp", lambda x, y: (x <= y) & (x >= y), torch.eq, agrees_with_itself_swapped),
-    _binary("LtFwdOp", lambda x, y: y > x, torch.lt),
-    _binary("BitwiseAndFwdOp", _bitwise_and, torch.bitwise_and, agrees_with_itself_swapped),
-    _oracle("WhereFwdOp", _select, lambda c: torch.where(c["condition"], c["input"], c["other"])),
+    binary("FloorDivideFwdOp", _floor_quotient, torch.floor_divide),
+    binary("MaximumFwdOp", _greater, torch.maximum, agrees_with_itself_swapped),
+    binary("MinimumFwdOp", _lesser, torch.minimum, agrees_with_itself_swapped),
+    binary("EqFwdOp", lambda x, y: (x <= y) & (x >= y), torch.eq, agrees_with_itself_swapped),
+    binary("LtFwdOp", lambda x, y: y > x, torch.lt),
+    binary("BitwiseAndFwdOp", _bitwise_and, torch.bitwise_and, agrees_with_itself_swapped),
+    single("WhereFwdOp", _select, lambda c: torch.where(c["condition"], c["input"], c["other"])),
 )
 
 ORACLES = (*_UNARY, *_BINARY)

@@ -88,6 +88,12 @@ def agrees_with_itself_swapped(run: Run, inputs: Inputs, params: Params) -> bool
     return close(run(swapped, params)[0], run(inputs, params)[0])
 
 
+def is_asymmetric(run: Run, inputs: Inputs, params: Params) -> bool:
+    """f(x, y) and f(y, x) are never both true."""
+    swapped = {"input": inputs["other"], "other": inputs["input"]}
+    return not bool((run(swapped, params)[0] & run(inputs, params)[0]).any())
+
+
 def ignores_order(run: Run, inputs: Inputs, params: Params) -> bool:
     """Reversing every axis that is reduced leaves the result: here all axes are reversed, and the result
     back.

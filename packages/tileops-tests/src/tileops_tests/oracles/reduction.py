@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tileops_tests.oracles.arithmetic import accumulate, axes_of, fold, group, mean_of, ungroup
 from tileops_tests.oracles.base import Call, Magnitudes, Opinion, Oracle, Outputs, Property, no_magnitudes
+from tileops_tests.oracles.forms import single
 from tileops_tests.oracles.properties import ignores_a_shift, ignores_order, is_homogeneous
 
 Reduce = Callable[[Call, Tensor], Tensor]
@@ -171,6 +172,30 @@ def _torch_index(function: Callable[..., Tensor]) -> Callable[[Call], Tensor]:
     return lambda call: function(call["x"], dim=call.param("dim"), keepdim=call.param("keepdim"))
 
 
+def _var_mean(call: Call) -> Outputs:
+    op = "VarMeanFwdOp"
+    return _reduced(call, op, _variance), _reduced(call, op, lambda _, terms: mean_of(terms))
+
+
+def _torch_var_mean(call: Call) -> Outputs:
+    x, dim = call["x"], call.param("dim")
+    axes, keepdim = tuple(range(x.dim())) if dim in ((), None) else dim, call.param("keepdim")
+    var, mean = torch.var_mean(x, axes, correction=call.param("correction"), keepdim=keepdim)
+    # torch updates the mean element by element, which gives NaN after an infinite one.
+    return var, torch.where(mean.isnan(), torch.mean(x, axes, keepdim=keepdim), mean)
+
+
+def _var_mean_magnitudes(call: Call) -> Magnitudes:
+    op = "VarMeanFwdOp"
+    means = _reduced(call, op, lambda _, terms: mean_of(torch.abs(terms)))
+    return _reduced(call, op, _variance_magnitude), means
+
+
+def _count_nonzero(call: Call) -> Tensor:
+    x = call["x"]
+    return accumulate((group(x, axes_of(call.param("dim"), x.dim())) != 0).to(torch.int64))
+
+
 ORACLES = (
     _oracle(
         "SumFwdOp",
@@ -220,6 +245,14 @@ ORACLES = (
         is_homogeneous,
         magnitude=_deviation_magnitude,
     ),
+    Oracle(
+        "VarMeanFwdOp",
+        _var_mean,
+        _torch_var_mean,
+        magnitudes=_var_mean_magnitudes,
+        length=lambda call: _length(call, "VarMeanFwdOp"),
+        properties=(ignores_a_shift,),
+    ),
     _oracle(
         "ArgmaxFwdOp",
         lambda call, terms: _first_extreme(call, terms, torch.maximum),
@@ -244,6 +277,27 @@ ORACLES = (
         lambda call, terms: _truth(call, terms, of_nothing=False),
         _torch_truth(torch.any),
         ignores_order,
+        summed=False,
+    ),
+    single(
+        "CountNonzeroFwdOp",
+        _count_nonzero,
+        lambda call: torch.count_nonzero(call["x"], dim=call.param("dim")),
+        ignores_order,
+    ),
+    _oracle(
+        "L1NormFwdOp",
+        lambda call, terms: accumulate(torch.abs(terms)),
+        _torch(torch.linalg.vector_norm, "ord"),
+        ignores_order,
+        is_homogeneous,
+    ),
+    _oracle(
+        "InfNormFwdOp",
+        lambda call, terms: fold(torch.abs(terms), torch.maximum),
+        _torch(torch.linalg.vector_norm, "ord"),
+        ignores_order,
+        is_homogeneous,
         summed=False,
     ),
     _oracle(
