@@ -10,7 +10,8 @@ import torch
 
 from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.attention import AttentionForwardKernel
-from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel, padded_depth, pick_splits, rows_of
+from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel
+from tileops_kernels.kernels.decode_base import padded_depth, pick_splits, rows_of
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.kernels.rope import RopeKernel
 from tileops_kernels.ops import get_op

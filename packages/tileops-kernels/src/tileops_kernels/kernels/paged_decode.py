@@ -3,19 +3,15 @@
 Source: arXiv:2309.06180.
 """
 
-from typing import ClassVar
-
 import tilelang.language as T
 
-from tileops_kernels.kernels.attention import MAX_HEAD_DIM
-from tileops_kernels.kernels.base import ConfigTable, Kernel
-from tileops_kernels.kernels.decode import (
-    DecodeConfig,
+from tileops_kernels.kernels.decode_base import (
+    SplitDecodeKernel,
     attend_tile,
-    cuda_variant,
+    begin_part,
     padded_depth,
-    row_bytes,
     rows_of,
+    write_part,
 )
 
 __all__ = ["PagedDecodeKernel"]
@@ -23,42 +19,17 @@ __all__ = ["PagedDecodeKernel"]
 _ACC = "float32"
 
 
-class PagedDecodeKernel(Kernel):
-    """`DecodeKernel` with token t of request b at row `table[b, t // page_size] * page_size + t % page_size`.
+class PagedDecodeKernel(SplitDecodeKernel):
+    """`SplitDecodeKernel` over pages of tokens that all requests share.
 
-    Each request has its own length. Rows of the cache that no token of the request occupies are never used,
+    Token t of request b lies at row `table[b, t // page_size] * page_size + t % page_size` of the cache. Each
+    request has its own length. Rows of the cache that no token of the request occupies are never used,
     whatever they hold. Batch, cache size, pages per request and splits are symbolic.
     """
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
-    ALIGNMENT = 16
-    MAX_HEAD_DIM = MAX_HEAD_DIM
-    # Without this flag every exp2 carries a rescue path for results below 2^-126.
-    PASS_CONFIGS: ClassVar = {"tl.device_compile_flags": ["-ftz=true"]}
-    Config = DecodeConfig
-    CONFIGS = ConfigTable(
-        size=row_bytes,
-        devices={
-            "cpu": ((None, DecodeConfig(64, 128, 0)),),
-            "sm_80": (
-                (256, DecodeConfig(64, 128, 1)),
-                (512, DecodeConfig(32, 128, 1)),
-                (None, DecodeConfig(32, 256, 1)),
-            ),
-            "sm_90a": (
-                (256, DecodeConfig(64, 128, 2)),
-                (512, DecodeConfig(32, 128, 2)),
-                (None, DecodeConfig(32, 256, 2)),
-            ),
-        },
-    )
-
     @classmethod
-    def default_config(cls, *, target, arch, **sizes):
-        """One stage where the copy engine cannot serve: pages smaller than a tile, unaligned rows."""
-        config = super().default_config(target=target, arch=arch, **sizes)
-        bulk_copies = sizes["page_size"] % config.block_n == 0 and sizes["head_dim"] % 8 == 0
-        return cuda_variant(config, target, sizes, bulk_copies)
+    def bulk_copies(cls, config, sizes) -> bool:
+        return super().bulk_copies(config, sizes) and sizes["page_size"] % config.block_n == 0
 
     @staticmethod
     def program(*, heads, kv_heads, head_dim, page_size, dtype, capped, config):
@@ -109,6 +80,7 @@ class PagedDecodeKernel(Kernel):
                 old_max = T.alloc_fragment((rows,), _ACC)
                 shift = T.alloc_fragment((rows,), _ACC)
                 part_sum = T.alloc_fragment((rows,), _ACC)
+                state = (o_frag, row_max, row_sum, old_max, shift, part_sum)
 
                 # As in `decode.py`: several blocks on a multiprocessor.
                 T.disable_warp_group_reg_alloc()
@@ -122,9 +94,7 @@ class PagedDecodeKernel(Kernel):
                 full = T.max(T.min(share, length // bn - first), 0)
 
                 T.copy(q[bz, head0 : head0 + rows, 0:depth], q_shared)
-                T.clear(o_frag)
-                T.clear(row_sum)
-                T.fill(row_max, -T.infinity(_ACC))
+                begin_part(state)
                 for step in T.Pipelined(full, num_stages=config.num_stages):
                     tile = first + step
                     if whole_tiles:
@@ -141,7 +111,7 @@ class PagedDecodeKernel(Kernel):
                         k_shared,
                         v_shared,
                         (s_frag, p_shared),
-                        (o_frag, row_max, row_sum, old_max, shift, part_sum),
+                        state,
                         tile * bn,
                         length,
                         capped,
@@ -170,7 +140,7 @@ class PagedDecodeKernel(Kernel):
                         k_tail,
                         v_tail,
                         (s_frag, p_shared),
-                        (o_frag, row_max, row_sum, old_max, shift, part_sum),
+                        state,
                         tail * bn,
                         length,
                         capped,
@@ -178,12 +148,7 @@ class PagedDecodeKernel(Kernel):
                         cap,
                         config.fma,
                     )
-                for i, d in T.Parallel(rows, depth):
-                    if first_row + i < group and d < head_dim:
-                        part[bz, bx, head0 + i, d] = o_frag[i, d] / T.max(row_sum[i], 1.0e-30)
-                for i in T.Parallel(rows):
-                    if first_row + i < group:
-                        lse[bz, bx, head0 + i] = row_max[i] + T.log2(row_sum[i])
+                write_part(state, part, lse, bz, bx, head0, group - first_row, head_dim)
 
         return paged_decode
 

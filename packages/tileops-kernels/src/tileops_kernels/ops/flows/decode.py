@@ -10,7 +10,8 @@ import torch
 
 from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.base import Kernel
-from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel, pick_splits, rows_of
+from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel
+from tileops_kernels.kernels.decode_base import pick_splits, rows_of
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.ops.flows._dense import bound_over_batch, reader
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes

@@ -1,0 +1,190 @@
+"""What the decoding programs share: schedules, tile sizes, the folding of one tile, the writing of a part.
+
+One block attends one group of query heads of one request to one range of its cache. The query heads that
+share a key head are the rows of a tile, so the cache is read once for all of them.
+
+Source: arXiv:2205.14135, arXiv:2311.01282.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import tilelang.language as T
+
+from tileops_kernels.kernels.attention import MAX_HEAD_DIM
+from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.gemm_exact import tile_product
+
+__all__ = [
+    "DecodeConfig",
+    "SplitDecodeKernel",
+    "attend_tile",
+    "begin_part",
+    "padded_depth",
+    "pick_splits",
+    "row_bytes",
+    "rows_of",
+    "write_part",
+]
+
+_ACC = "float32"
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """`block_n` tokens a step, `threads` that compute, `num_stages` of copies.
+
+    `fma`: form the products on the ordinary cores.
+    """
+
+    block_n: int
+    threads: int
+    num_stages: int
+    fma: bool = False
+
+
+def rows_of(group: int) -> int:
+    """Return the rows of a tile for `group` query heads: a power of two, 16 (the tensor core's) to 64.
+
+    >>> [rows_of(group) for group in (1, 8, 17, 64, 128)]
+    [16, 16, 32, 64, 64]
+    """
+    return min(64, max(16, 1 << (group - 1).bit_length()))
+
+
+def row_bytes(sizes) -> int:
+    """Return the bytes of one row of a head, by which the tables choose: tiles are as deep as memory allows.
+
+    >>> row_bytes({"head_dim": 128, "dtype": "bfloat16"})
+    256
+    """
+    return sizes["head_dim"] * (4 if sizes["dtype"] == "float32" else 2)
+
+
+def padded_depth(head_dim: int) -> int:
+    """Return the columns of a tile: 8 for each of the four warps that share the output's columns.
+
+    >>> padded_depth(64), padded_depth(80)
+    (64, 96)
+    """
+    return -(-head_dim // 32) * 32
+
+
+def pick_splits(blocks: int, steps: int, slots: int) -> int:
+    """Return over how many blocks to split a cache of `steps` tiles when `blocks` exist without splitting.
+
+    Minimises the steps that the busiest of `slots` concurrent blocks takes; a tie goes to fewer splits, which
+    are cheaper to merge. No part is shorter than two steps.
+
+    >>> pick_splits(blocks=256, steps=32, slots=264), pick_splits(blocks=4, steps=1024, slots=264)
+    (1, 66)
+    """
+    limit = max(1, min(steps // 2, -(-2 * slots // blocks)))
+    return min(range(1, limit + 1), key=lambda s: (-(-blocks * s // slots) * -(-steps // s), s))
+
+
+@T.macro
+def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped, scale, cap, fma):
+    """Fold one tile of keys and values into the running result; tokens from `end` on are masked.
+
+    `scores` is (scores, probabilities in shared memory), `state` is (output, maximum, sum, and scratch rows).
+    Scores become base-2 exponents: `q k * scale`, or `cap * tanh(q k * scale)` if `capped`.
+    """
+    s_frag, p_shared = scores
+    o_frag, row_max, row_sum, old_max, shift, part_sum = state
+    rows, bn = s_frag.shape
+    neg_inf = -T.infinity(_ACC)
+    T.clear(s_frag)
+    tile_product(q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullCol, fma)
+    for i, j in T.Parallel(rows, bn):
+        if capped:
+            s_frag[i, j] = cap * T.tanh(s_frag[i, j] * scale)
+        else:
+            s_frag[i, j] = s_frag[i, j] * scale
+    if token0 + bn > end:
+        for i, j in T.Parallel(rows, bn):
+            s_frag[i, j] = T.if_then_else(token0 + j < end, s_frag[i, j], neg_inf)
+    T.copy(row_max, old_max)
+    T.reduce_max(s_frag, row_max, dim=1, clear=False)
+    for i in T.Parallel(rows):
+        # A row that has seen only -inf has maximum -inf, and -inf - -inf is not 0.
+        shift[i] = T.if_then_else(row_max[i] == neg_inf, 0.0, row_max[i])
+        old_max[i] = T.exp2(old_max[i] - shift[i])
+    for i, j in T.Parallel(rows, bn):
+        s_frag[i, j] = T.exp2(s_frag[i, j] - shift[i])
+    T.reduce_sum(s_frag, part_sum, dim=1)
+    for i in T.Parallel(rows):
+        row_sum[i] = row_sum[i] * old_max[i] + part_sum[i]
+    for i, d in T.Parallel(rows, o_frag.shape[1]):
+        o_frag[i, d] *= old_max[i]
+    T.copy(s_frag, p_shared)
+    tile_product(p_shared, v_shared, o_frag, False, False, T.GemmWarpPolicy.FullCol, fma)
+
+
+@T.macro
+def begin_part(state):
+    """Set the running result, as `attend_tile` takes it, to that of no tokens."""
+    o_frag, row_max, row_sum = state[0], state[1], state[2]
+    T.clear(o_frag)
+    T.clear(row_sum)
+    T.fill(row_max, -T.infinity(_ACC))
+
+
+@T.macro
+def write_part(state, part, lse, request, split, head0, rows_left, head_dim):
+    """Write the normalised result and base-2 log-sum-exp of the first `rows_left` rows."""
+    o_frag, row_max, row_sum = state[0], state[1], state[2]
+    rows, depth = o_frag.shape
+    for i, d in T.Parallel(rows, depth):
+        if i < rows_left and d < head_dim:
+            part[request, split, head0 + i, d] = o_frag[i, d] / T.max(row_sum[i], 1.0e-30)
+    for i in T.Parallel(rows):
+        if i < rows_left:
+            lse[request, split, head0 + i] = row_max[i] + T.log2(row_sum[i])
+
+
+class SplitDecodeKernel(Kernel):
+    """Base of the decoding kernels: `o[b, h] = softmax(q[b, h] k[b, :, h']^T) v[b, :, h']`.
+
+    Query head h reads key head `h' = h // group`. A program writes one normalised float32 result and its
+    base-2 log-sum-exp per split; `DecodeMergeKernel` merges them.
+    """
+
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
+    ALIGNMENT = 16
+    MAX_HEAD_DIM = MAX_HEAD_DIM
+    # Without this flag every exp2 carries a rescue path for results below 2^-126.
+    PASS_CONFIGS: ClassVar = {"tl.device_compile_flags": ["-ftz=true"]}
+    Config = DecodeConfig
+    CONFIGS = ConfigTable(
+        size=row_bytes,
+        devices={
+            "cpu": ((None, DecodeConfig(64, 128, 0)),),
+            # One stage: two do not lower for a loop of unknown length without the bulk copy engine.
+            "sm_80": (
+                (256, DecodeConfig(64, 128, 1)),
+                (512, DecodeConfig(32, 128, 1)),
+                (None, DecodeConfig(32, 256, 1)),
+            ),
+            "sm_90a": (
+                (256, DecodeConfig(64, 128, 2)),
+                (512, DecodeConfig(32, 128, 2)),
+                (None, DecodeConfig(32, 256, 2)),
+            ),
+        },
+    )
+
+    @classmethod
+    def bulk_copies(cls, config, sizes) -> bool:
+        """True if the copy engine can fetch a tile of the cache: aligned rows, next to each other."""
+        return sizes["head_dim"] % 8 == 0
+
+    @classmethod
+    def default_config(cls, *, target, arch, **sizes):
+        """The table's; on CUDA with one stage where the copy engine cannot serve, and exact float32."""
+        config = super().default_config(target=target, arch=arch, **sizes)
+        if target != "cuda":
+            return config
+        num_stages = config.num_stages if cls.bulk_copies(config, sizes) else 1
+        return dataclasses.replace(config, num_stages=num_stages, fma=sizes["dtype"] == "float32")
