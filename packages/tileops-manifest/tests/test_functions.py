@@ -37,14 +37,12 @@ def test_causal_scores_counts_the_pairs(num_queries, num_keys):
     assert fn.causal_scores(num_queries, num_keys) == counted_scores(num_queries, num_keys, -1, 0)
 
 
-@given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=4))
-def test_varlen_causal_scores_sums_the_requests(requests):
-    offsets, cached = [0], []
-    for new, before in requests:
-        offsets.append(offsets[-1] + new)
-        cached.append(before)
-    expected = sum(counted_scores(new, new + before, -1, 0) for new, before in requests)
-    assert fn.varlen_causal_scores(tuple(offsets), tuple(cached)) == expected
+@given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=4), st.booleans())
+def test_scores_of_packed_requests_with_a_cache_are_those_of_the_requests(requests, causal):
+    offsets = tuple(accumulate((new for new, _ in requests), initial=0))
+    cached = tuple(before for _, before in requests)
+    expected = sum(counted_scores(new, new + before, -1, 0 if causal else -1) for new, before in requests)
+    assert fn.varlen_cached_scores(offsets, cached, causal) == expected
 
 
 @given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 64))

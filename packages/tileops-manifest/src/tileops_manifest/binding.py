@@ -107,7 +107,9 @@ class Binding:
             None if bound is None else self._evaluate(bound)
             for bound in (values.low, values.high, values.total, values.longest)
         )
-        return Domain(values.kind, low, high, values.above, total, longest, values.of, values.filler)
+        return Domain(
+            values.kind, low, high, values.above, total, longest, values.of, values.filler, values.disjoint
+        )
 
     def _evaluate(self, expression: Expression) -> Any:
         return expression.evaluate({**self.env, DATA: _Data(self)})

@@ -45,7 +45,8 @@ _NEEDS = {
 _MAY = {kind: needs | ({"low", "above"} if "high" in needs else set()) for kind, needs in _NEEDS.items()}
 _MAY["offsets"] |= {"longest"}
 _MAY["distinct"] |= {"filler"}
-_WORDS = ("low", "high", "above", "total", "longest", "of", "filler")
+_MAY["page_table"] |= {"disjoint"}
+_WORDS = ("low", "high", "above", "total", "longest", "of", "filler", "disjoint")
 
 
 def build_entry(name: str, family: str, model: OpModel, file: str, report: Report) -> Entry | None:
@@ -290,7 +291,14 @@ class _Builder:
                 ("longest", values.longest),
             )
         }
-        return Values(values.kind, **bounds, above=values.above, of=values.of, filler=values.filler)
+        return Values(
+            values.kind,
+            **bounds,
+            above=values.above,
+            of=values.of,
+            filler=values.filler,
+            disjoint=bool(values.disjoint),
+        )
 
     def _outputs(self, scope: Scope) -> tuple[dict[str, TensorSpec], dict[str, Expression]]:
         specs, dtypes = {}, {}

@@ -78,6 +78,7 @@ def _legal_values(values: Values) -> str:
         return f"{values.kind} of {values.of}"
     text = values.kind + (f" [{values.low}, {values.high})" if values.high else f" 0 .. {values.total}")
     text += f", never below {values.above}" if values.above else ""
+    text += ", no page twice" if values.disjoint else ""
     text += f", rising by at most {values.longest}" if values.longest else ""
     return text + (f", or {values.filler}" if values.filler is not None else "")
 

@@ -148,7 +148,7 @@ def _tensor(where: str, old: TensorSpec, new: TensorSpec, change: Make, accepts:
         yield change(NEUTRAL, f"{where}.doc", "reworded")
 
 
-_BOUNDS = ("low", "high", "above", "total", "longest", "of", "filler")
+_BOUNDS = ("low", "high", "above", "total", "longest", "of", "filler", "disjoint")
 
 
 def _plain(spec: TensorSpec, field: str) -> str:
@@ -156,7 +156,9 @@ def _plain(spec: TensorSpec, field: str) -> str:
     if field != "values" or value is None:
         return str(value)
     bounds = {name: getattr(value, name) for name in _BOUNDS}
-    return " ".join([value.kind, *(f"{name}={bound}" for name, bound in bounds.items() if bound is not None)])
+    return " ".join(
+        [value.kind, *(f"{name}={bound}" for name, bound in bounds.items() if bound not in (None, False))]
+    )
 
 
 def _params(old: Entry, new: Entry, change: Make) -> Iterator[Change]:

@@ -269,13 +269,14 @@ def dtype_of(tensor: Any) -> str:
     return tensor.dtype
 
 
-def varlen_causal_scores(offsets: tuple[int, ...], cached: tuple[int, ...]) -> int:
-    """Scores of a causal head over packed requests: request i has cached[i] tokens before its new ones.
+def varlen_cached_scores(offsets: tuple[int, ...], cached: tuple[int, ...], causal: bool) -> int:
+    """Scores of a head over packed requests: request i has cached[i] tokens before its new ones.
 
     Its new tokens are offsets[i] .. offsets[i + 1].
     """
-    lengths = [end - start for start, end in pairwise(offsets)]
-    return sum(causal_scores(length, length + before) for length, before in zip(lengths, cached, strict=True))
+    right = 0 if causal else -1
+    requests = zip(pairwise(offsets), cached, strict=True)
+    return sum(windowed_scores(b - a, b - a + before, -1, right) for (a, b), before in requests)
 
 
 def varlen_windowed_scores(
@@ -348,7 +349,7 @@ FUNCTIONS: dict[str, Function] = {
     "triangle": Function(triangle, 1, 1),
     "causal_scores": Function(causal_scores, 2, 2),
     "windowed_scores": Function(windowed_scores, 4, 4),
-    "varlen_causal_scores": Function(varlen_causal_scores, 2, 2),
+    "varlen_cached_scores": Function(varlen_cached_scores, 3, 3),
     "varlen_windowed_scores": Function(varlen_windowed_scores, 4, 4),
     "selected_scores": Function(selected_scores, 4, 4),
     "touched_experts": Function(touched_experts, 3, 3),

@@ -89,6 +89,7 @@ class ValuesModel(Shorthand):
     longest: ExprOrInt | None = Field(None, description="offsets: the most that two neighbours differ by")
     of: Name | None = Field(None, description="starts: the input of parts that begin there")
     filler: int | None = Field(None, description="distinct: a value that may stand any number of times")
+    disjoint: bool | None = Field(None, description="page_table: no page stands in two rows either")
 
 
 def _any_only(value: Any) -> Any:

@@ -35,6 +35,7 @@ class Values:
     longest: Expression | None = None
     of: str | None = None
     filler: int | None = None
+    disjoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Domain:
     ``kind`` is any, range, sorted, distinct (within the last axis, but for ``filler``), lengths, offsets
     (non-decreasing from 0 to ``total``, by at most ``longest``), parts (sizes that add up to at most
     ``total``), starts (where the parts of the input ``of`` begin), permutation (of 0 .. high-1) or page_table
-    (page ids, distinct within each row).
+    (page ids, distinct within each row, or where ``disjoint`` in all).
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Domain:
     longest: int | None = None
     of: str | None = None
     filler: int | None = None
+    disjoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
