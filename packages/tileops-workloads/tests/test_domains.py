@@ -61,6 +61,14 @@ def test_distinct_and_page_tables_do_not_repeat_within_a_row(rows, high, spare, 
 
 
 @SETTINGS
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 10), distributions)
+def test_disjoint_page_tables_name_a_page_once(rows, columns, spare, distribution):
+    x = make(Domain("page_table", 0, rows * columns + spare, disjoint=True), (rows, columns), distribution)
+    assert x.shape == (rows, columns)
+    assert x.unique().numel() == rows * columns
+
+
+@SETTINGS
 @given(st.integers(2, 30), st.integers(0, 500), distributions)
 def test_offsets_rise_from_zero_to_the_total(size, total, distribution):
     x = make(Domain("offsets", total=total), (size,), distribution)

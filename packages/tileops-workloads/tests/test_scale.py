@@ -44,7 +44,8 @@ def test_queries_per_key_head_are_kept_and_heads_stay_plural(op, label):
     assert binding.dims["H"] // binding.dims["H_kv"] == row.dims["H"] // row.dims["H_kv"]
     assert binding.dims["H_kv"] >= min(row.dims["H_kv"], 2)
     assert binding.dims["B"] >= min(row.dims["B"], 2)
-    assert binding.dims["D"] == row.dims["D"]
+    # Two requests of several pages each leave no room for a head of 256.
+    assert binding.dims["D"] == row.dims["D"] or binding.dims["D"] >= 96 < row.dims["D"] > 128
 
 
 @pytest.mark.parametrize(("op", "label"), [case for case in ATTENTION if "Paged" in case[0]])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -169,6 +169,13 @@ def _distinct(request: Request) -> torch.Tensor:
     return low + drawn if filler is None else torch.where(drawn < span, low + drawn, filler)
 
 
+def _page_table(request: Request) -> torch.Tensor:
+    """Pages that are distinct in their row, or in the whole table."""
+    if not request.domain.disjoint:
+        return _distinct(request)
+    return _distinct(replace(request, shape=(request.numel,)))
+
+
 def _permutation(request: Request) -> torch.Tensor:
     columns = request.shape[-1]
     if request.domain.high is not None and request.domain.high != columns:
@@ -187,6 +194,6 @@ _KINDS: dict[str, Callable[[Request], torch.Tensor]] = {
     "parts": _parts,
     "starts": _starts,
     "distinct": _distinct,
-    "page_table": _distinct,
+    "page_table": _page_table,
     "permutation": _permutation,
 }

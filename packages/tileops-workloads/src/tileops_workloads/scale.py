@@ -107,6 +107,7 @@ class _Search:
         self.original = original
         self.sizes = [Size(position, size, position in inner) for position, size in original.positions()]
         self.multiples = _multiples(entry, original)
+        self.pages: dict[Position, list[int]] = {}
         self.int_params = {
             name: value
             for name, value in original.params.items()
@@ -144,7 +145,19 @@ class _Search:
         """Int params that divide a size into pages which must survive."""
         if size.innermost or not phase.keep_pages:
             return []
-        return [p for p in self.int_params.values() if size.original % p == 0 and size.original > _PAGES * p]
+        if size.position not in self.pages:
+            self.pages[size.position] = self._find_pages(size)
+        return self.pages[size.position]
+
+    def _find_pages(self, size: Size) -> list[int]:
+        """A multiple of a smaller one by which the size may change is a bound of something, and no page."""
+        dividing = [p for p in self.int_params.values() if size.original % p == 0]
+        steps = [p for p in dividing if any(self._may_be(size, size.original + d) for d in (p, -p))]
+        several = [p for p in dividing if size.original > _PAGES * p]
+        return [p for p in several if not any(q < p and p % q == 0 for q in steps)]
+
+    def _may_be(self, size: Size, value: int) -> bool:
+        return value >= 0 and self.original.put(size.position, value).legal(self.entry) is not None
 
     @staticmethod
     def _targets(original: int, current: int, phase: Phase, pages: list[int]) -> list[int]:
@@ -166,7 +179,7 @@ class _Search:
     def _with_another(self, shape: Shape, taken: Position, phase: Phase) -> Shape | None:
         """A rule ties this size to another one, or to an int param: move that as well."""
         everything = Phase(phase.may_shrink, _ONE, phase.keep_pages)
-        least = _PAGES if phase.keep_pages else 0
+        least = _PAGES if phase.keep_pages else 2 if phase.depth < _ONE else 0
         for size in self.sizes:
             if size.position != taken and size.position not in self.multiples:
                 targets = self._targets(
