@@ -96,6 +96,12 @@ DOMAINS = {
         [0, 5, 4],
         r"v\[2\] is 4, expected at least",
     ),
+    "pages of two rows": (
+        Domain("page_table", 0, 9, disjoint=True),
+        [[3, 4], [0, 1]],
+        [[3, 4], [4, 1]],
+        r"v\[1, 0\] is 4, expected distinct in the whole table",
+    ),
     "offsets apart": (
         Domain("offsets", total=7, longest=4),
         [0, 4, 7],
@@ -139,7 +145,7 @@ DOMAINS = {
 @pytest.mark.parametrize("kind", DOMAINS)
 def test_every_kind_of_domain(kind, dtype):
     domain, good, bad, message = DOMAINS[kind]
-    if dtype is torch.uint8 and min(good) < 0:
+    if dtype is torch.uint8 and torch.tensor(good).min() < 0:
         good = [value + 4 for value in good if value + 4 < domain.high] or [0]
     floor = torch.tensor([3, 2])
     check_domain("Op", "v", domain, {"v": torch.tensor(good, dtype=dtype), "floor": floor})

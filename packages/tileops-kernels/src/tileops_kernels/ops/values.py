@@ -125,17 +125,22 @@ def _check_sorted(op: str, name: str, values: torch.Tensor, domain: Domain) -> N
 
 def _check_distinct(op: str, name: str, values: torch.Tensor, domain: Domain) -> None:
     if values.dim():
-        ordered, order = values.sort(dim=-1, stable=True)
-        repeated = torch.zeros_like(values, dtype=torch.bool)
-        repeated[..., 1:] = (ordered[..., 1:] == ordered[..., :-1]) & _meant(ordered, domain)[..., 1:]
-        _refuse(
-            op,
-            name,
-            values,
-            torch.zeros_like(repeated).scatter(-1, order, repeated),
-            "distinct in its row",
-            domain,
-        )
+        _refuse(op, name, values, _repeated(values, domain), "distinct in its row", domain)
+
+
+def _check_page_table(op: str, name: str, values: torch.Tensor, domain: Domain) -> None:
+    _check_distinct(op, name, values, domain)
+    if domain.disjoint:
+        again = _repeated(values.reshape(-1), domain).reshape(values.shape)
+        _refuse(op, name, values, again, "distinct in the whole table", domain)
+
+
+def _repeated(values: torch.Tensor, domain: Domain) -> torch.Tensor:
+    """Where a value stands that stood before in its row."""
+    ordered, order = values.sort(dim=-1, stable=True)
+    repeated = torch.zeros_like(values, dtype=torch.bool)
+    repeated[..., 1:] = (ordered[..., 1:] == ordered[..., :-1]) & _meant(ordered, domain)[..., 1:]
+    return torch.zeros_like(repeated).scatter(-1, order, repeated)
 
 
 def _check_offsets(op: str, name: str, values: torch.Tensor, domain: Domain) -> None:
@@ -165,7 +170,7 @@ _STRUCTURE: dict[str, Callable[[str, str, torch.Tensor, Domain], None]] = {
     "sorted": _check_sorted,
     "distinct": _check_distinct,
     "permutation": _check_distinct,
-    "page_table": _check_distinct,
+    "page_table": _check_page_table,
     "offsets": _check_offsets,
     "parts": _check_parts,
 }
