@@ -8,7 +8,7 @@ torch.Size([4, 8])
 
 from __future__ import annotations
 
-from . import sequence, structured
+from . import attention, routing, sequence, structured
 from .base import WorkloadBase
 from .boundary import BoundaryReport, boundary_dims, boundary_report
 from .distributions import DISTRIBUTIONS
@@ -46,10 +46,12 @@ __all__ = [
     "UnsupportedDtypeError",
     "WorkloadBase",
     "WorkloadError",
+    "attention",
     "boundary_dims",
     "boundary_report",
     "make_workload",
     "register",
+    "routing",
     "sequence",
     "structured",
     "torch_dtype",

@@ -15,7 +15,7 @@ import torch
 from tileops_manifest import TensorMeta, TensorSpec
 
 from .base import WorkloadBase
-from .bits import below, ranks
+from .bits import below
 from .dtypes import torch_dtype
 from .registry import register
 
@@ -239,20 +239,6 @@ class NearUnitScanWorkload(NearUnitWorkload):
         return shape[self.binding.params["dim"]] if shape else 1
 
 
-@register("MultiHeadAttentionFwdOp", "GroupedQueryAttentionFwdOp", "GroupedQueryAttentionSlidingWindowFwdOp")
-class MaskedAttentionWorkload(WorkloadBase):
-    """Values of keys that some queries must not see are finite, also in `adversarial`.
-
-    A tiled implementation weighs a masked value with 0, and 0 * NaN is NaN: what such a value does to the
-    queries that do not see it is no property of the op. Queries and keys keep their NaN and infinities, which
-    a mask does hide.
-    """
-
-    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
-        values = super().gen_input(spec, meta, made)
-        return values.masked_fill(~values.isfinite(), 0) if spec.name == "v" else values
-
-
 @register("TopkSelectorFwdOp")
 class DistinctScoresWorkload(WorkloadBase):
     """Scores of a query differ from each other, so that the chosen set is unique; `structured` scores do
@@ -282,15 +268,3 @@ class DistinctScoresWorkload(WorkloadBase):
             # An integer below 2^24 times a power of two: exact, so distinct codes stay distinct in float32.
             out[rows] = (2 * code - mask).to(torch.float32).mul_(2.0 ** (2 - bits))
         return out.reshape(meta.shape)
-
-
-@register("MoePermuteNopadFwdOp")
-class ExpertMapWorkload(WorkloadBase):
-    """`expert_map` numbers the local experts 0, 1, … in random order and maps every other expert to -1."""
-
-    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
-        if spec.name != "expert_map":
-            return super().gen_input(spec, meta, made)
-        order = ranks(self.stream(spec.name), 1, meta.shape[0], self.device)[0]
-        local = self.binding.params["num_experts_local"]
-        return torch.where(order < local, order, torch.full_like(order, -1)).to(torch_dtype(meta.dtype))
