@@ -7,12 +7,18 @@ from enum import IntEnum
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from tileops_bench import measure as measure_module
+from tileops_bench.contenders import candidate_record
 from tileops_bench.errors import TimerUnavailableError
-from tileops_bench.records import Code
-from tileops_bench.timers import make_timer
+from tileops_bench.protocol import RawContender
+from tileops_bench.provenance import foreign
+from tileops_bench.records import Code, Status
+from tileops_bench.timers import device, make_timer
 from tileops_bench.timers.attribution import FIRST_TOKEN_ID, PREPARE_ID, Activity, attribute
 from tileops_bench.timers.cupti import CuptiTimer
+from tileops_bench.timers.events import EventTimer
 
 
 class ActivityKind(IntEnum):
@@ -143,6 +149,84 @@ def test_copies_and_fills_are_work_too(cupti):
         cupti.launch(30, ActivityKind.MEMSET)
 
     assert measure(cupti, copy).calls[0].ns == 100
+
+
+def test_a_kernel_on_another_stream_is_counted_for_the_call_that_launched_it(cupti):
+    timings = measure(cupti, lambda: (cupti.launch(100, name="main"), cupti.launch(900, name="side_stream")))
+    assert timings.calls[0].ns == 1000
+    assert timings.calls[0].names == {"main", "side_stream"}
+
+
+@pytest.mark.parametrize(
+    ("names", "library"),
+    [
+        (["nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT"], "cuBLAS"),
+        (["void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>"], "cuBLAS"),
+        (["void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false>"], "PyTorch"),
+        (["void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16>"], "PyTorch"),
+        (["_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIfNS0_7MeanOpsIfffLi4EEEE"], "PyTorch"),
+        (["pytorch_flash::flash_fwd_kernel"], "FlashAttention"),
+        (["triton_red_fused_0"], "Triton"),
+        (["rms_norm_kernel", "softmax_rows_kernel", "gemm_kernel"], None),
+        (["void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>"], None),
+        (["void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>"], None),
+    ],
+)  # fmt: skip
+def test_a_librarys_kernels_are_told_from_tile_programs(names, library):
+    assert [found for found, _ in foreign(names)] == ([library] if library else [])
+
+
+def test_an_op_whose_timed_calls_run_a_librarys_kernels_is_foreign_kernels():
+    raw = RawContender(
+        name="candidate", status=Status.OK, samples=(5, 5, 5), kernel_names=("nvjet_x", "mine_kernel")
+    )
+    own = candidate_record(raw, "tileops", "digest", deterministic=True)
+    assert [p.code for p in own.problems] == [Code.FOREIGN_KERNELS]
+    assert candidate_record(raw, "mine.py:run", "digest", deterministic=True).problems == ()
+
+
+class FakeEvent:
+    def __init__(self, enable_timing):
+        self.at = None
+
+    def record(self):
+        FakeEvent.now += 1
+        self.at = FakeEvent.now
+
+    def elapsed_time(self, other):
+        return float(other.at - self.at)
+
+
+def test_events_are_read_by_the_methods_that_stood_before_the_candidate(monkeypatch, cupti):
+    FakeEvent.now = 0
+    timer = EventTimer(FakeDevice(cupti), FakeEvent)
+    timer.start()
+
+    def patching():
+        monkeypatch.setattr(FakeEvent, "elapsed_time", lambda self, other: 1e-9)
+        monkeypatch.setattr(FakeEvent, "record", lambda self: None)
+
+    timer.time(0, patching)
+    assert timer.finish().calls[0].ns == 1_000_000
+
+
+def test_the_device_is_drained_by_the_function_that_stood_before_the_candidate(monkeypatch):
+    before = device._synchronize
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert device._synchronize is measure_module.synchronize_device is before
+
+
+def test_persisting_lines_are_reset_before_every_timed_call(cupti):
+    order = []
+    runtime = SimpleNamespace(
+        cudaLimit=SimpleNamespace(cudaLimitPersistingL2CacheSize="persisting"),
+        cudaDeviceSetLimit=lambda limit, size: order.append((limit, size)) or (0,),
+        cudaCtxResetPersistingL2Cache=lambda: order.append("reset") or (0,),
+    )
+    cold = object.__new__(device.CudaDevice)
+    cold._runtime, cold._flush = runtime, SimpleNamespace(zero_=lambda: order.append("flush"))
+    cold.make_cold()
+    assert order == [("persisting", 0), "reset", "flush"]
 
 
 def test_overlapping_kernels_count_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 
@@ -30,7 +31,7 @@ def first_argument(function):
     return lambda x, weight: function(x)
 
 
-def run(*functions, mutated=(), rounds=6, bulk=True):
+def run(*functions, mutated=(), rounds=6, bulk=True, emit=None):
     """Measure functions of x beside each other; returns raw records, row problems and messages."""
     roles = ["candidate", *(f"baseline-{i}" for i in range(1, len(functions)))]
     specs = [Spec(name=n, ref="x:y", role="candidate" if n == "candidate" else "baseline") for n in roles]
@@ -41,7 +42,7 @@ def run(*functions, mutated=(), rounds=6, bulk=True):
     lanes = [Lane(spec, call=first_argument(f)) for spec, f in zip(specs, functions, strict=True)]
     messages = []
     pool = InputPool(generate, "cpu", frozenset(mutated))
-    measurement = RowMeasurement(job, lanes, pool, CpuTimer(1 << 16), messages.append, lambda: None)
+    measurement = RowMeasurement(job, lanes, pool, CpuTimer(1 << 16), emit or messages.append, lambda: None)
     return measurement.run(), measurement.problems, messages
 
 
@@ -93,6 +94,82 @@ def test_a_result_replayed_from_the_warm_up_is_output_constant():
         return first[0]
 
     assert verdict_codes(replay, torch.exp) == {Code.OUTPUT_CONSTANT}
+
+
+def test_a_result_remembered_by_content_is_never_asked_for_again():
+    """Every timed call has values that no call before it had: remembering them saves nothing."""
+    seen, phases = [], []
+    run(
+        lambda x: seen.append((len(phases), fingerprint(x))) or x + 1,
+        rounds=24,
+        bulk=False,
+        emit=phases.append,
+    )
+    last = max(phase for phase, _ in seen)
+    timed = [mark for phase, mark in seen if phase == last]
+    # A kept call is made once more on copies: the same values, untimed.
+    assert len(timed) == 24 + 3
+    assert len(set(timed)) == 24
+
+
+def test_values_put_in_for_a_call_are_taken_out_after_it():
+    pool = InputPool(generate, "cpu")
+    before = [fingerprint(slot["x"]) for slot in pool.slots]
+    pool.stir(1)
+    stirred = fingerprint(pool.slots[1]["x"])
+    pool.settle()
+    assert [fingerprint(slot["x"]) for slot in pool.slots] == before
+    assert stirred not in before
+
+
+def test_integers_whose_values_belong_together_are_exchanged_as_a_whole():
+    def tables(seed: int):
+        return {"table": torch.arange(8).roll(seed), "x": torch.randn(64)}
+
+    pool = InputPool(tables, "cpu")
+    pool.stir(0)
+    assert sorted(pool.slots[0]["table"].tolist()) == list(range(8))
+    assert torch.equal(pool.slots[0]["table"], tables(3)["table"])
+
+
+def test_work_done_only_where_nobody_times_is_output_changed():
+    def sly(x):
+        frame, names = sys._getframe(), set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        return torch.zeros_like(x) if "time" in names else x.exp()
+
+    (raw,), _, _ = run(sly)
+    assert Code.OUTPUT_CHANGED in codes(judged(raw))
+
+
+def test_a_call_cannot_find_out_whether_it_is_kept():
+    """Nothing that is decided before the call is drawn later differs between kept calls and others."""
+    found = []
+
+    def spy(x):
+        frame = sys._getframe().f_back
+        while frame is not None:
+            if frame.f_code.co_name == "_one":
+                lane = frame.f_locals["lane"]
+                found.append((lane.to_keep, len(lane.outputs), frame.f_locals["rounds_left"]))
+            frame = frame.f_back
+        return x.exp()
+
+    (raw,), _, _ = run(spy, rounds=9, bulk=False)
+    assert len(raw.outputs) == 3
+    certain = [left for keep, _, left in found if keep in (0, left)]
+    assert len(certain) < len(found)
+
+
+def test_writing_to_the_values_that_were_put_in_voids_the_row():
+    pool = InputPool(generate, "cpu")
+    pool.stir(0)
+    mine, _ = pool._stirred[0]
+    mine.zero_()
+    pool.settle()
+    assert pool.spare_changed() == ["x"]
 
 
 def test_a_constant_output_is_fine_where_the_baseline_has_it_too():
@@ -225,7 +302,7 @@ def test_calls_are_interleaved_one_by_one():
 
 def test_inputs_differ_in_place_and_value_between_calls():
     seen = []
-    run(lambda x: seen.append((x.data_ptr(), float(x[0, 0]))) or x + 1)
+    run(lambda x: seen.append((x.data_ptr(), float(x.sum()))) or x + 1)
     assert len({pointer for pointer, _ in seen}) >= 3
     assert len({value for _, value in seen}) >= 4
 

@@ -102,9 +102,7 @@ def _answer(line: str, emit: Callable[[Record], None]) -> Record:
 
 
 def _measure_row(job: RowJob, emit: Callable[[Record], None]) -> Measured:
-    import torch
-
-    from tileops_bench.measure import Lane, RowMeasurement
+    from tileops_bench.measure import Lane, RowMeasurement, synchronize_device
     from tileops_bench.timers import make_timer
 
     timer = make_timer(job.timer, job.target, job.scrub_bytes)
@@ -115,7 +113,7 @@ def _measure_row(job: RowJob, emit: Callable[[Record], None]) -> Measured:
     for lane in lanes:
         emit(Phase(name="prepare", contender=lane.spec.name))
         _prepare(lane, job, dict(workload.params), pool.slots[0])
-    synchronize = torch.cuda.synchronize if job.target == "cuda" else _nothing
+    synchronize = synchronize_device if job.target == "cuda" else _nothing
     run = RowMeasurement(job, lanes, pool, timer, emit, synchronize)
     contenders = run.run()
     return Measured(

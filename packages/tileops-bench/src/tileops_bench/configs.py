@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from tileops_bench.errors import UsageError
-from tileops_bench.measure import Emit, Lane, RowMeasurement
+from tileops_bench.measure import Emit, Lane, RowMeasurement, synchronize_device
 from tileops_bench.protocol import ConfigJob, ConfigTimes, Phase, RowJob, Spec
 from tileops_bench.rowinputs import InputPool
 from tileops_bench.timers import Timer
@@ -119,6 +119,4 @@ def _row_job(job: ConfigJob, lanes: list[Lane]) -> RowJob:
 
 
 def _synchronizer(target: str) -> Any:
-    import torch
-
-    return torch.cuda.synchronize if target == "cuda" else (lambda: None)
+    return synchronize_device if target == "cuda" else (lambda: None)

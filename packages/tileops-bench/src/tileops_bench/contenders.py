@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from tileops_bench.baselines import Baseline
 from tileops_bench.certificate import Certificate, certified
 from tileops_bench.protocol import RawContender, Spec
+from tileops_bench.provenance import provenance_problem
 from tileops_bench.records import Code, Contender, Problem, Status
-from tileops_bench.resolve import BASELINE_PREFIX
+from tileops_bench.resolve import BASELINE_PREFIX, OWN
 from tileops_bench.stats import Summary, summarise
 
 CANDIDATE = "candidate"
@@ -70,13 +71,17 @@ def failed(spec: Spec, detail: str, library: str = "", digest: str = "") -> Cont
 def candidate_record(raw: RawContender, ref: str, digest: str, deterministic: bool) -> Contender:
     """A candidate's record; outputs of timed calls must equal those of untimed ones, bit by bit."""
     changed = [kept for kept in raw.outputs if kept.timed != kept.untimed] if deterministic else []
-    extra = ()
+    extra: tuple[Problem, ...] = ()
     if changed:
         detail = (
             f"{len(changed)} of {len(raw.outputs)} timed calls gave other bits than untimed ones: "
             f"{changed[0].timed} timed, {changed[0].untimed} untimed"
         )
         extra = (Problem(code=Code.OUTPUT_CHANGED, detail=detail),)
+    # A foreign candidate may be made of anything; the op of tileops-kernels may not.
+    delegated = provenance_problem(raw.kernel_names) if ref == OWN else None
+    if delegated is not None:
+        extra = (*extra, delegated)
     compared = len(raw.outputs) if deterministic else 0
     return _record(raw, library=ref, digest=digest, extra=extra, compared=compared)
 

@@ -26,11 +26,14 @@ WARM_CALLS = (2, 20)
 WARM_NS = 30_000_000
 HOST_CALLS = 15
 KEPT_CALLS = 3
+MOST_NAMES = 64
 BULK_NS = 50_000_000
 BULK_CALLS = (3, 200)
 
 Emit = Callable[[Record], None]
-_clock = time.perf_counter_ns  # bound before any candidate is imported
+# Bound before any candidate is imported: a name that it replaces later is not the one that is used.
+_clock = time.perf_counter_ns
+synchronize_device = torch.cuda.synchronize
 
 
 @dataclass
@@ -46,7 +49,7 @@ class Lane:
     peak_bytes: int | None = None
     host: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    kept: frozenset[int] = frozenset()
+    to_keep: int = 0
     outputs: list[Kept] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
@@ -185,9 +188,8 @@ class RowMeasurement:
 
     def _interleave(self) -> Timings:
         rounds = self._rounds()
-        chooser = random.SystemRandom()  # not predictable from the job
         for lane in self._alive():
-            lane.kept = frozenset(chooser.sample(range(rounds), min(KEPT_CALLS, rounds)))
+            lane.to_keep = min(KEPT_CALLS, rounds)
         self.emit(Phase(name="measure"))
         self.timer.start()
         token = 0
@@ -195,28 +197,33 @@ class RowMeasurement:
             for place, lane in enumerate(order_of_round(self.lanes, index)):
                 if lane.alive:
                     slot = (index + place) % len(self.pool.slots)
-                    self._one(lane, token, slot, keep=index in lane.kept)
+                    self._one(lane, token, slot, rounds - index)
                     token += 1
         return self.timer.finish()
 
-    def _one(self, lane: Lane, token: int, slot: int, *, keep: bool) -> None:
-        if keep:
-            self.pool.surprise(slot)
+    def _one(self, lane: Lane, token: int, slot: int, rounds_left: int) -> None:
+        self.pool.stir(slot)
         arguments = self.pool.arguments(slot)
         self.timer.prepare()
         try:
             result = self.timer.time(token, lambda: lane.call(*arguments))
             lane.tokens.append(token)
-            if keep:
+            # Drawn after the call: nothing that the call could have looked at knows whether it is kept.
+            if random.SystemRandom().randrange(rounds_left) < lane.to_keep:
+                lane.to_keep -= 1
                 self._keep(lane, slot, result)
+            else:
+                self.pool.settle()
         except Exception as error:  # noqa: BLE001  a contender may raise anything
+            self.pool.settle()
             lane.stop(error)
 
     def _keep(self, lane: Lane, slot: int, result: Any) -> None:
         """Snapshot a timed call's output at once, then make the same call untimed on copies elsewhere."""
         timed = fingerprints(_outputs(result))
-        self._check_inputs(lane, slot)
         copies = self.pool.fresh_copy(slot)
+        self.pool.settle()
+        self._check_inputs(lane, slot)
         given = fingerprints(copies)
         untimed = fingerprints(_outputs(lane.call(*copies)))
         lane.outputs.append(Kept(inputs=given, timed=timed, untimed=untimed))
@@ -233,8 +240,7 @@ class RowMeasurement:
         self.emit(BulkEnd())
 
     def _check_all_slots(self) -> None:
-        for slot in range(len(self.pool.slots)):
-            names = self.pool.changed(slot)
+        for names in (*map(self.pool.changed, range(len(self.pool.slots))), self.pool.spare_changed()):
             if names:
                 detail = (
                     f"{', '.join(names)} changed during the timed calls; which contender did it is not known"
@@ -253,6 +259,7 @@ class RowMeasurement:
             samples=tuple(c.ns for c in calls),
             spans=tuple(c.span_ns for c in calls if c.span_ns is not None),
             host=tuple(lane.host),
+            kernel_names=tuple(sorted({name for c in calls for name in c.names}))[:MOST_NAMES],
             kernels_per_call=(min(kernels), max(kernels)) if kernels else None,
             first_call_ns=lane.first_call_ns,
             peak_bytes=lane.peak_bytes,

@@ -125,6 +125,7 @@ class RawContender(Record):
     detail: str = ""
     samples: tuple[int, ...] = ()
     spans: tuple[int, ...] = ()
+    kernel_names: tuple[str, ...] = ()
     host: tuple[int, ...] = ()
     kernels_per_call: tuple[int, int] | None = None
     first_call_ns: int | None = None

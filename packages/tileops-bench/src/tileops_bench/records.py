@@ -31,6 +31,7 @@ class Code(StrEnum):
     TIMER_FALLBACK = "timer_fallback"
     CLOCK_DISAGREES = "clock_disagrees"
     BELOW_ROOFLINE = "below_roofline"
+    FOREIGN_KERNELS = "foreign_kernels"
     OUTPUT_CHANGED = "output_changed"
     OUTPUT_CONSTANT = "output_constant"
     INPUT_CHANGED = "input_changed"

@@ -21,6 +21,7 @@ class Measurement:
     ns: int
     span_ns: int | None = None
     kernels: int | None = None
+    names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,12 @@ def _measure(activities: list[Activity]) -> Measurement:
     for a in ordered:
         busy += max(0, a.end - max(a.start, reach))
         reach = max(reach, a.end)
-    return Measurement(ns=max(1, busy), span_ns=reach - ordered[0].start, kernels=len(ordered))
+    return Measurement(
+        ns=max(1, busy),
+        span_ns=reach - ordered[0].start,
+        kernels=len(ordered),
+        names=frozenset(a.name for a in ordered),
+    )
 
 
 def _problems(

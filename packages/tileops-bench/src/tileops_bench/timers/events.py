@@ -16,9 +16,12 @@ class EventTimer:
 
     name = "cuda-events"
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, event: type = torch.cuda.Event) -> None:
         self._device = device
-        self._events: dict[int, tuple[torch.cuda.Event, torch.cuda.Event]] = {}
+        self._event = event
+        # Bound before any candidate is imported: a method that it replaces later is not the one that is used.
+        self._record, self._elapsed = event.record, event.elapsed_time
+        self._events: dict[int, tuple[Any, Any]] = {}
 
     @classmethod
     def on_device(cls, scrub_bytes: int) -> EventTimer:
@@ -38,10 +41,10 @@ class EventTimer:
 
     def time(self, token: int, call: Callable[[], Any]) -> Any:
         """Record an event, make the call, record another, wait for the device."""
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
+        begin, end = self._event(enable_timing=True), self._event(enable_timing=True)
+        self._record(begin)
         result = call()
-        end.record()
+        self._record(end)
         self._events[token] = (begin, end)
         self._device.drain()
         return result
@@ -50,7 +53,7 @@ class EventTimer:
         """Read the elapsed times."""
         self._device.drain()
         calls = {
-            token: Measurement(ns=max(1, round(begin.elapsed_time(end) * 1e6)))
+            token: Measurement(ns=max(1, round(self._elapsed(begin, end) * 1e6)))
             for token, (begin, end) in self._events.items()
         }
         return Timings(calls)
