@@ -108,6 +108,13 @@ def test_fault_is_caught_for_its_own_reason(judge: Callable, limits: Limits, fil
     assert {failure.code for failure in record.failures} == {FAULTS[fault]}, record.failures
 
 
+@pytest.mark.parametrize("file", OPS)
+def test_a_result_remembered_by_a_sample_of_its_inputs_is_stale(judge: Callable, file: str) -> None:
+    record = judge(OPS[file], f"{file}.py:faults.caches_by_sampled_content", ("*-cpu-s0",))
+    assert {failure.code for failure in record.failures} == {R.STALE_RESULT}, record.failures
+    assert record.cases.passed > 0  # where all values change, the sample changes too
+
+
 @pytest.mark.parametrize(
     ("file", "name", "only", "code"), SPECIFIC, ids=lambda value: value if isinstance(value, str) else ""
 )

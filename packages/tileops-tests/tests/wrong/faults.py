@@ -75,6 +75,14 @@ class Faults:
             self.by_address[key] = self.right(*inputs, **params)
         return self.by_address[key].clone()
 
+    def caches_by_sampled_content(self, *inputs, **params):
+        """Looks at sixteen elements of each input: other values there, and it computes again."""
+        key = tuple((x.shape, str(x.flatten()[:: max(1, x.numel() // 16)].tolist())) for x in inputs)
+        key += (str(params), inputs[0].dtype)
+        if key not in self.by_address:
+            self.by_address[key] = self.right(*inputs, **params)
+        return self.by_address[key].clone()
+
     def differs_between_runs(self, *inputs, **params):
         out = self.right(*inputs, **params).clone()
         bits = out.view(-1).view({2: torch.int16, 4: torch.int32}[out.element_size()])
