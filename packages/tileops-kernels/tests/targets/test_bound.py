@@ -44,3 +44,29 @@ def test_the_example_is_checked(program):
         program.bound(torch.empty(24, dtype=torch.float16), torch.empty(24), 1.0)
     with pytest.raises(LaunchError):
         program.bound(torch.empty(24), torch.empty(23), 1.0)
+
+
+def test_a_launch_with_too_few_arguments_reads_no_memory(program):
+    x = torch.ones(3)
+    for launch in (program.bound(x, x, 1.0), program.launcher):
+        with pytest.raises(LaunchError, match="not called with its 3 arguments"):
+            launch(x, x)
+
+
+def test_numbers_arrive_as_the_program_declares_them(program):
+    y = torch.zeros(3)
+    for number in (2, 2.0, True + 1):
+        program.bound(y, y, 1.0)(torch.ones(3), y, number)
+        assert y.tolist() == [-2.0] * 3
+
+
+def test_tensors_may_stand_behind_numbers():
+    @T.prim_func
+    def fill(value: T.float32, y: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=8) as _:
+            for i in T.Parallel(8):
+                y[i] = value
+
+    y = torch.zeros(8)
+    compile_program(fill, "cpu").bound(1.0, y)(3.5, y)
+    assert y.tolist() == [3.5] * 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,17 +14,10 @@ from tvm import tirx
 from ..dtypes import from_tilelang, torch_dtype
 from .errors import LaunchError, TargetError
 
-# How a scalar argument, or a size, reaches a C function.
-C_TYPES: Final = {
-    "bool": ctypes.c_bool,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-    **{
-        f"{sign}int{bits}": getattr(ctypes, f"c_{sign}int{bits}")
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-}
+# What a Python number can become on its way to a C function.
+SCALAR_DTYPES: Final = frozenset(
+    {"bool", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+)
 Size = int | str  # a constant, or a Python expression over dimension names
 _INT_BITS = {
     "int32": 31,

@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from .arguments import Signature
-from .errors import CompilationError
+import torch
+import tvm_ffi
+
+from .arguments import Signature, TensorParameter
+from .errors import CompilationError, LaunchError
+
+# Headers that generated code of every target includes.
+HEADERS: Final = Path(__file__).parent
+_WRONG_COUNT: Final = -(1 << 31)  # what `call.h` answers
+_address: Final = torch.Tensor.data_ptr
 
 
-def load_library(program: str, path: Path, source: str) -> ctypes.CDLL:
-    """Load what a compiler made.
+class Library:
+    """What a compiler made, loaded.
+
+    Attributes:
+        call: the function that `call.h` exports; takes addresses and numbers, returns the program's status.
+        functions: every other exported C function, by ctypes.
 
     Raises:
         CompilationError: the loader refuses it; says how to have it made again.
     """
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise CompilationError(
-            f"{program}: the compiled library does not load: {error}; "
-            "if it was made on another machine, `tileops-kernels cache clear` has it made again",
-            source,
-        ) from error
+
+    def __init__(self, program: str, path: Path, source: str) -> None:
+        try:
+            self.functions = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise CompilationError(
+                f"{program}: the compiled library does not load: {error}; "
+                "if it was made on another machine, `tileops-kernels cache clear` has it made again",
+                source,
+            ) from error
+        self._module = tvm_ffi.load_module(str(path))
+        self.call: Callable[..., int] = self._module["call"]
 
 
 class CompiledProgram(ABC):
@@ -52,10 +68,16 @@ class CompiledProgram(ABC):
         self.signature = signature
         self.key = key
         self._check = signature.checker
+        self._values = _addresses([isinstance(p, TensorParameter) for p in signature.parameters])
 
     def __call__(self, *args: object) -> None:
         self._check(args, self.device_type)
         self.launcher(*args)
+
+    def _check_count(self, status: int) -> None:
+        if status == _WRONG_COUNT:
+            expected = len(self.signature.parameters)
+            raise LaunchError(f"{self.signature.program}: not called with its {expected} arguments")
 
     @abstractmethod
     def bound(self, *example_args: object) -> Callable[..., None]:
@@ -74,3 +96,11 @@ class CompiledProgram(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.signature.program} {self.key[:12]}>"
+
+
+def _addresses(is_tensor: Sequence[bool]) -> Callable[[Sequence[object]], Sequence[object]]:
+    """From a call's arguments to what the C function takes: a tensor becomes its address."""
+    leading = sum(is_tensor)
+    if all(is_tensor[:leading]):  # tensors first, as in nearly every program: the loop runs in C
+        return lambda args: (*map(_address, args[:leading]), *args[leading:])
+    return lambda args: [_address(a) if t else a for a, t in zip(args, is_tensor, strict=True)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..base import HEADERS
 from ..errors import CompilationError, CompilerNotFoundError
 
 COMPILER_VARIABLES: Final = ("TILEOPS_CXX", "CXX")
@@ -130,8 +131,7 @@ def build(compiler: Compiler, source: Path, output: Path) -> None:
         compiler.path,
         *compiler.arguments,
         *FLAGS,
-        "-I",
-        str(SUPPORT_HEADERS),
+        *(f"-I{folder}" for folder in (SUPPORT_HEADERS, HEADERS)),
         source.name,
         "-o",
         output.name,

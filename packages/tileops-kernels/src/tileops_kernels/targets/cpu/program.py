@@ -69,17 +69,19 @@ class _ProgramPrinter:
         declared = ", ".join(["const int tl_threads", *(f"{t} {name}" for t, name in self.parameters)])
         parallel = ctx.options.parallel and not ctx.uses_atomics
         lines = [
+            '#include "call.h"',
             '#include "support.h"',
             *_extra_headers(self.functions),
             f"#define TL_ARENA_BYTES ((size_t){max(64, ctx.arena_bytes)})",
             f"#define TL_PARALLEL {int(parallel)}",
             *self.functions,
-            f'extern "C" __attribute__((visibility("default"))) int {ENTRY_POINT}({declared}) {{',
+            f"static int {ENTRY_POINT}({declared}) {{",
             "  int tl_status_value = 0, *const tl_status = &tl_status_value;",
             *(f"  {line}" for line in self.host_binds),
             *self.launches,
             "  return tl_status_value;",
             "}",
+            f"TILEOPS_CALLABLE({ENTRY_POINT})",
             "",
         ]
         return Translation("\n".join(lines), tuple(ctx.asserts), parallel)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import json
@@ -19,12 +18,12 @@ from tvm import tirx
 from ... import dtypes
 from ...memo import Memo
 from .. import arguments, cache
-from ..arguments import C_TYPES, ScalarParameter, Signature, TensorParameter
-from ..base import CompiledProgram, load_library
+from ..arguments import Signature
+from ..base import HEADERS, CompiledProgram, Library
 from ..errors import LoweringError, TargetError
 from .compiler import FLAGS, SUPPORT_HEADERS, build, find_compiler, instruction_set
 from .context import Options
-from .program import ENTRY_POINT, OUT_OF_MEMORY, translate
+from .program import OUT_OF_MEMORY, translate
 
 _LIBRARY: Final = "program.so"
 _SOURCE: Final = "program.cpp"
@@ -87,6 +86,7 @@ def _fingerprint() -> str:
         [
             *SUPPORT_HEADERS.glob("*.py"),
             *SUPPORT_HEADERS.glob("*.h"),
+            HEADERS / "call.h",
             Path(arguments.__file__),
             Path(dtypes.__file__),
         ]
@@ -105,59 +105,41 @@ class CpuProgram(CompiledProgram):
         self._entry = entry
         self._asserts = tuple(json.loads(entry.file(_ASSERTS).read_text()))
         self._source = entry.file(_SOURCE).read_text()
-        self._library = load_library(signature.program, entry.file(_LIBRARY), self._source)
-        self._function = getattr(self._library, ENTRY_POINT)
-        self.launcher = self._make_launcher(self._function)
+        self._library = Library(signature.program, entry.file(_LIBRARY), self._source)
 
     @property
     def source(self) -> str:
         """The generated C++."""
         return self._source
 
-    def _make_launcher(self, function: Callable[..., int]) -> Callable[..., None]:
-        parameters, dimensions = self.signature.parameters, self.signature.dimensions
-        function.restype = ctypes.c_int
-        function.argtypes = [
-            ctypes.c_int,
-            *(ctypes.c_void_p if isinstance(p, TensorParameter) else _scalar_type(p) for p in parameters),
-            *(C_TYPES[d.dtype] for d in dimensions),
-        ]
-        self._function = function
-        tensors = tuple(isinstance(p, TensorParameter) for p in parameters)
-        threads, failed = torch.get_num_threads, self._fail
+    @functools.cached_property
+    def launcher(self) -> Callable[..., None]:
+        """The unchecked launch; sizes are read off the tensors."""
+        dimensions, launches = self.signature.dimensions, self._launch_with
 
         def launch(*args: object) -> None:
-            values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
-            for d in dimensions:
-                values.append(
-                    args[d.parameter].stride(d.axis) if d.is_stride else args[d.parameter].shape[d.axis]
-                )
-            status = function(threads(), *values)
-            if status:
-                failed(status)
+            launches(tuple(d.read(args) for d in dimensions))(*args)
 
         return launch
 
     def bound(self, *example_args: object) -> Callable[..., None]:
         """See `CompiledProgram.bound`."""
         self._check(example_args, self.device_type)
-        sizes = tuple(d.read(example_args) for d in self.signature.dimensions)
-        tensors = tuple(isinstance(p, TensorParameter) for p in self.signature.parameters)
-        function, threads, failed = self._function, torch.get_num_threads, self._fail
+        return self._launch_with(tuple(d.read(example_args) for d in self.signature.dimensions))
+
+    def _launch_with(self, sizes: tuple[int, ...]) -> Callable[..., None]:
+        """A launch with given sizes."""
+        call, values, threads, fail = self._library.call, self._values, torch.get_num_threads, self._fail
 
         def launch(*args: object) -> None:
-            values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
-            status = function(threads(), *values, *sizes)
+            status = call(threads(), *values(args), *sizes)
             if status:
-                failed(status)
+                fail(status)
 
         return launch
 
     def _fail(self, status: int) -> None:
+        self._check_count(status)
         if status == OUT_OF_MEMORY:
             raise MemoryError(f"{self.signature.program}: no memory for the blocks' working storage")
         raise TargetError(f"{self.signature.program}: {self._asserts[status - OUT_OF_MEMORY - 1]}")
-
-
-def _scalar_type(parameter: ScalarParameter) -> type:
-    return C_TYPES.get(parameter.dtype, ctypes.c_float)  # narrow floats travel as float

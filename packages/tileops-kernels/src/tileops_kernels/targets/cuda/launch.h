@@ -4,9 +4,9 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
+
+#include "call.h"
 
 #define TL_EXPORT __attribute__((visibility("default")))
 
@@ -93,7 +93,6 @@ static int enter() {
 template <class... A>
 static int launch(CUkernel kernel, const char* name, dim3 grid, dim3 block, unsigned shared, CUstream stream,
                   dim3 cluster, A... arguments) {
-  if (enter()) return -1;
   void* addresses[] = {(void*)&arguments..., nullptr};
   CUlaunchAttribute attribute = {};
   attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;

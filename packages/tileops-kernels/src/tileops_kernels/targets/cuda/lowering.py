@@ -48,6 +48,11 @@ class _HostCode(TLCUDASourceWrapper):
     def get_stream_type(self):
         return {"name": "stream", "type": "CUstream"}
 
+    def create_dispatch_func(self, code, function_informations):
+        function = super().create_dispatch_func(code, function_informations)
+        # Before the first tensor map: the driver encodes none for a thread without a context.
+        return function.replace("{\n", "{\n\tif (driver::enter()) return -1;\n", 1)
+
     def get_cuda_host_adapter_include(self) -> str:
         return ""
 
@@ -87,7 +92,8 @@ extern "C" TL_EXPORT int init(int device) {{
         if "cudaCtxResetPersistingL2Cache" in host:
             raise LoweringError("data kept in the L2 cache across launches is not supported")
         # A launch reports its own error.
-        return '#include "launch.h"\n' + re.sub(r"\tTILELANG_CHECK_LAST_ERROR\(.*\);\n", "", host)
+        host = re.sub(r"\tTILELANG_CHECK_LAST_ERROR\(.*\);\n", "", host)
+        return f'#include "launch.h"\n{host}TILEOPS_CALLABLE(call)\n'
 
 
 def lower(func: tirx.PrimFunc, arch: str, pass_configs: Mapping[str, object]) -> CudaSource:

@@ -18,8 +18,8 @@ from tvm import tirx
 
 from ...memo import Memo
 from .. import arguments, cache
-from ..arguments import C_TYPES, Signature, TensorParameter
-from ..base import CompiledProgram, load_library
+from ..arguments import SCALAR_DTYPES, Signature, TensorParameter
+from ..base import HEADERS, CompiledProgram, Library
 from ..errors import TargetError
 from .artifact import Resources, parse_resources
 from .lowering import lower
@@ -90,7 +90,11 @@ def _build(
 def _fingerprint() -> str:
     """What generates the code is part of what a library's content depends on."""
     sha = hashlib.sha256(tilelang.__version__.encode())
-    for path in (*sorted(Path(__file__).parent.glob("*.[hp]*")), Path(arguments.__file__)):
+    for path in (
+        *sorted(Path(__file__).parent.glob("*.[hp]*")),
+        Path(arguments.__file__),
+        HEADERS / "call.h",
+    ):
         sha.update(path.name.encode() + path.read_bytes())
     return sha.hexdigest()
 
@@ -108,19 +112,24 @@ class CudaProgram(CompiledProgram):
         super().__init__(signature, key)
         self._source = entry.file(_SOURCE).read_text()
         self.resources = Resources(**entry.meta["resources"])
-        self._library = load_library(signature.program, entry.file(_LIBRARY), self._source)
-        self._library.get_last_error.restype = ctypes.c_char_p
+        self._library = Library(signature.program, entry.file(_LIBRARY), self._source)
+        self._driver = self._library.functions
+        self._driver.get_last_error.restype = ctypes.c_char_p
         self._code = entry.file(_CODE).read_bytes()
         self._loading = threading.Lock()
         self._loaded = False
         self._ready: set[int] = set()
         # The order in which the generated function takes sizes: shapes of all tensors, then strides.
         self._dimensions = tuple(sorted(signature.dimensions, key=lambda d: d.is_stride))
-        self._tensors = tuple(isinstance(p, TensorParameter) for p in signature.parameters)
-        if True not in self._tensors:
+        tensors = [i for i, p in enumerate(signature.parameters) if isinstance(p, TensorParameter)]
+        if not tensors:
             raise TargetError(f"{signature.program}: a program without a tensor has no device to run on")
-        self._first_tensor = self._tensors.index(True)
-        self._function = self._bind_function()
+        self._first_tensor = tensors[0]
+        for p in signature.parameters:
+            if not isinstance(p, TensorParameter) and p.dtype not in SCALAR_DTYPES:
+                raise TargetError(
+                    f"{signature.program}: {p.name} is {p.dtype}, expected one of {sorted(SCALAR_DTYPES)}"
+                )
 
     @property
     def source(self) -> str:
@@ -150,47 +159,31 @@ class CudaProgram(CompiledProgram):
         """A launch on device `index` with given sizes."""
         if index not in self._ready:
             self._prepare(index)
-        tensors, function, fail = self._tensors, self._function, self._fail
+        call, values, fail = self._library.call, self._values, self._fail
         stream, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
 
         def launch(*args: object) -> None:
-            values = [a.data_ptr() if is_tensor else a for a, is_tensor in zip(args, tensors, strict=True)]
             if current() == index:
-                status = function(*values, *sizes, stream(index))
+                status = call(*values(args), *sizes, stream(index))
             else:
                 with torch.cuda.device(index):
-                    status = function(*values, *sizes, stream(index))
+                    status = call(*values(args), *sizes, stream(index))
             if status:
-                fail()
+                fail(status)
 
         return launch
-
-    def _bind_function(self) -> Callable[..., int]:
-        parameters = self.signature.parameters
-        for p in parameters:
-            if not isinstance(p, TensorParameter) and p.dtype not in C_TYPES:
-                raise TargetError(
-                    f"{self.signature.program}: {p.name} is {p.dtype}, expected one of {list(C_TYPES)}"
-                )
-        function = self._library.call
-        function.restype = ctypes.c_int
-        function.argtypes = [
-            *(ctypes.c_void_p if isinstance(p, TensorParameter) else C_TYPES[p.dtype] for p in parameters),
-            *(C_TYPES[d.dtype] for d in self._dimensions),
-            ctypes.c_void_p,
-        ]
-        return function
 
     def _prepare(self, index: int) -> None:
         """Hand the machine code to the driver, once; raise the kernels' shared-memory limit on a device."""
         with self._loading, torch.cuda.device(index):
-            if not self._loaded and self._library.load(self._code):
-                self._fail()
+            if not self._loaded and self._driver.load(self._code):
+                self._fail(-1)
             self._loaded = True
-            if self._library.init(index):
-                self._fail()
+            if self._driver.init(index):
+                self._fail(-1)
             self._ready.add(index)
 
-    def _fail(self) -> None:
-        message = self._library.get_last_error().decode(errors="replace")
+    def _fail(self, status: int) -> None:
+        self._check_count(status)
+        message = self._driver.get_last_error().decode(errors="replace")
         raise TargetError(f"{self.signature.program}: {message}")

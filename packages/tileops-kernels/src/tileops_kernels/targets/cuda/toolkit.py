@@ -15,6 +15,7 @@ from typing import Final
 
 from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
 
+from ..base import HEADERS
 from ..errors import CompilationError, CompilerNotFoundError
 
 # TileLang's templates need C++20; `-Xptxas -v` makes every build report registers, shared memory and spills.
@@ -90,5 +91,5 @@ def compile_device(
 
 def compile_host(source: Path, library: Path) -> None:
     """A host function to a library that loads with or without a GPU."""
-    include = f"-I{Path(__file__).parent}"
-    find_toolkit().run([*HOST_FLAGS, include, str(source), "-o", str(library)], source.read_text())
+    includes = [f"-I{Path(__file__).parent}", f"-I{HEADERS}"]
+    find_toolkit().run([*HOST_FLAGS, *includes, str(source), "-o", str(library)], source.read_text())
