@@ -16,7 +16,9 @@ from .errors import CompilationError, LaunchError
 
 # Headers that generated code of every target includes.
 HEADERS: Final = Path(__file__).parent
-_WRONG_COUNT: Final = -(1 << 31)  # what `call.h` answers
+# What `call.h` answers to a call with a wrong number of arguments, plus that number.
+_WRONG_COUNT: Final = -(1 << 31)
+_MOST_ARGUMENTS: Final = 1 << 16
 _address: Final = torch.Tensor.data_ptr
 
 
@@ -75,9 +77,10 @@ class CompiledProgram(ABC):
         self.launcher(*args)
 
     def _check_count(self, status: int) -> None:
-        if status == _WRONG_COUNT:
-            expected = len(self.signature.parameters)
-            raise LaunchError(f"{self.signature.program}: not called with its {expected} arguments")
+        if status < 0 and (came := status - _WRONG_COUNT) < _MOST_ARGUMENTS:
+            raise LaunchError(
+                self.signature.program, "call", f"{came} arguments and sizes", "one of each parameter"
+            )
 
     @abstractmethod
     def bound(self, *example_args: object) -> Callable[..., None]:

@@ -18,7 +18,7 @@ struct Any {
   };
 };
 constexpr int32_t kInt = 1, kFloat = 3;
-constexpr int64_t kWrongCount = INT32_MIN;
+constexpr int64_t kWrongCount = INT32_MIN;  // and how many came is added to it
 
 template <class T>
 T as(const Any& value) {
@@ -35,7 +35,7 @@ template <class... P>
 int answer(int (*function)(P...), const Any* values, int32_t count, Any* result) {
   result->type = kInt;
   result->zero = 0;
-  result->integer = count == sizeof...(P) ? apply(function, values, std::index_sequence_for<P...>{}) : kWrongCount;
+  result->integer = count == sizeof...(P) ? apply(function, values, std::index_sequence_for<P...>{}) : kWrongCount + count;
   return 0;
 }
 
