@@ -1,8 +1,8 @@
 """Which cases an op is judged on: derived from its entry alone, the same for every op.
 
 Tiers: `smoke` samples each source of cases, `full` exhausts it. Sources: workload rows in each dtype,
-distributions, boundary shapes (dtypes rotate over all that the entry allows), memory layouts, and calls
-that the entry forbids.
+distributions, boundary shapes (dtypes rotate over all that the entry allows), and memory layouts. Calls that
+the entry forbids are those of `forbidden`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import fnmatch
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from tileops_manifest import Binding, Entry, Row, SpecError, TensorMeta
+from tileops_manifest import Binding, Entry, Row, SpecError
 from tileops_tests.errors import UsageError
 from tileops_workloads import DISTRIBUTIONS, LayoutError, WorkloadBase, make_workload
 
@@ -35,13 +35,13 @@ class Budget:
 
     branches: int | None
     boundary: int | None
-    forbidden_per_kind: int
+    forbidden_per_kind: int | None
     all_dtypes: bool
 
 
 BUDGETS = {
     "smoke": Budget(branches=2, boundary=8, forbidden_per_kind=1, all_dtypes=False),
-    "full": Budget(branches=None, boundary=None, forbidden_per_kind=3, all_dtypes=True),
+    "full": Budget(branches=None, boundary=None, forbidden_per_kind=None, all_dtypes=True),
 }
 
 
@@ -107,17 +107,6 @@ class Case:
         """What a compiled program may depend on; the values are not among it."""
         metas = tuple((m.shape, m.dtype) if m else None for m in self.binding.inputs.values())
         return metas, repr(sorted(self.binding.params.items())), self.spec.layout
-
-
-@dataclass(frozen=True)
-class ForbiddenCall:
-    """A call that the entry refuses; `error` names the class of the error that it declares."""
-
-    id: str
-    inputs: tuple[TensorMeta | None, ...]
-    params: Mapping[str, Any]
-    error: str
-    message: str = field(compare=False)
 
 
 def plan(
@@ -228,47 +217,6 @@ def _affordable(binding: Binding, where: str) -> bool:
 def _elements(binding: Binding) -> int:
     metas = [*binding.inputs.values(), *binding.outputs.values()]
     return sum(math.prod(meta.shape) for meta in metas if meta is not None)
-
-
-def forbidden_calls(entry: Entry, *, per_kind: int = 1) -> list[ForbiddenCall]:
-    """Calls made illegal by one change each (dtype, shape, missing input, param)."""
-    spec = next(iter(_boundary(entry, BUDGETS["smoke"])))
-    binding = spec.workload(0).binding
-    calls: list[ForbiddenCall] = []
-    for kind, candidates in _illegal(binding).items():
-        found = (_forbidden(entry, kind, label, inputs, params) for label, inputs, params in candidates)
-        calls += itertools.islice((call for call in found if call is not None), per_kind)
-    return calls
-
-
-def _illegal(binding: Binding) -> dict[str, Iterator[tuple[str, dict, dict]]]:
-    metas, params = binding.inputs, dict(binding.params)
-    given = [name for name, meta in metas.items() if meta is not None]
-
-    def changed(make: Any) -> Iterator[tuple[str, dict, dict]]:
-        return ((name, {**metas, name: make(metas[name])}, params) for name in given)
-
-    return {
-        "dtype": itertools.chain(
-            changed(lambda m: TensorMeta(m.shape, "float64")),
-            changed(lambda m: TensorMeta(m.shape, "complex64")),
-        ),
-        "shape": itertools.chain(
-            changed(lambda m: TensorMeta((*m.shape[:-1], m.shape[-1] + 1), m.dtype) if m.shape else m),
-            changed(lambda m: TensorMeta((*m.shape, 2), m.dtype)),
-        ),
-        "missing": changed(lambda m: None),
-        "param": ((name, dict(metas), {**params, name: "not-a-value"}) for name in params),
-    }
-
-
-def _forbidden(entry: Entry, kind: str, label: str, inputs: dict, params: dict) -> ForbiddenCall | None:
-    try:
-        entry.bind(inputs, params)
-    except SpecError as error:
-        name = f"forbidden-{kind}-{label}"
-        return ForbiddenCall(name, tuple(inputs.values()), params, type(error).__name__, str(error))
-    return None
 
 
 def on_device(inputs: Mapping[str, torch.Tensor | None], device: str) -> dict[str, torch.Tensor | None]:

@@ -17,9 +17,9 @@ from tileops_tests.tolerance import tolerance_digest
 
 # The verdict itself: what runs the candidate, what compares, what decides.
 CHECKER = (
-    "cases.py", "comparator.py", "host.py", "judge.py", "memory.py", "precision.py", "reference.py",
-    "sandbox.py", "second.py", "sensitivity.py", "tolerance.py", "verify.py", "worker/buffers.py",
-    "worker/confinement.py", "worker/guards.py", "worker/main.py", "zygote.py",
+    "cases.py", "comparator.py", "forbidden.py", "host.py", "judge.py", "memory.py", "precision.py",
+    "reference.py", "sandbox.py", "second.py", "sensitivity.py", "tolerance.py", "verify.py",
+    "worker/buffers.py", "worker/confinement.py", "worker/guards.py", "worker/main.py", "zygote.py",
 )  # fmt: skip
 _DISTS = (
     "tileops-manifest", "tileops-workloads", "tileops-kernels", "tileops-tests", "torch", "tilelang",

@@ -17,9 +17,10 @@ import torch
 from tileops_manifest import Entry, TensorMeta
 from tileops_tests import digests
 from tileops_tests.candidate import Candidate
-from tileops_tests.cases import Case, ForbiddenCall, forbidden_calls, matches, on_device, plan
+from tileops_tests.cases import BUDGETS, Case, matches, on_device, plan
 from tileops_tests.codes import ReasonCode
 from tileops_tests.comparator import OutputReference
+from tileops_tests.forbidden import ForbiddenCall, forbidden_calls
 from tileops_tests.host import Worker, WorkerFailure
 from tileops_tests.judge import POISONS, CaseRun, Failed, Values, Verdict, error_of, judge_case, portable
 from tileops_tests.ledger import KnownFailure, expected_failure
@@ -98,7 +99,8 @@ class OpVerification:
             only=options.only,
         )
         # The error contract is the op's own; a foreign kernel is judged by its results.
-        forbidden = forbidden_calls(entry) if options.candidate is None else []
+        per_kind = BUDGETS[options.tier].forbidden_per_kind
+        forbidden = forbidden_calls(entry, per_kind=per_kind) if options.candidate is None else []
         self.forbidden = [call for call in forbidden if matches(call.id, options.only)]
         self.judged: dict[str, Judged] = {}
         self.confinement: dict[str, Any] = {"inputs": mechanism()}
