@@ -3,8 +3,11 @@ elsewhere."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+import torch._dynamo
 
 from tileops_bench.baselines import Case, baseline, baselines_for, ops_with_baselines
 from tileops_bench.certificate import Certificate, certified, read_certificates
@@ -16,6 +19,7 @@ from tileops_workloads import make_workload
 
 MANIFEST = load_manifest()
 OPS = sorted(set(ops_with_baselines()) & set(MANIFEST))
+CERTIFICATES = '{"abc": {"op": "X", "name": "y", "target": "cpu", "status": "certified", "max_error": 0.4}}'
 EAGER_ON_CPU = [
     (b.op, b.name) for op in OPS for b in baselines_for(op) if "cpu" in b.targets and "compile" not in b.name
 ]
@@ -83,7 +87,11 @@ def test_baselines_for_another_target_do_not_appear():
 
 def test_a_rejected_digest_is_not_run():
     entry = baseline("RMSNormFwdOp", "torch-eager")
-    book = {entry.digest: Certificate(op=entry.op, name=entry.name, status="rejected", max_error=0.5)}
+    book = {
+        entry.digest: Certificate(
+            op=entry.op, name=entry.name, target="cpu", status="rejected", max_error=9.0
+        )
+    }
     running, absent = split_baselines(baselines_for(entry.op), "cpu", book)
     assert entry not in running
     assert [(c.name, c.status, c.certified) for c in absent] == [("torch-eager", Status.REJECTED, "no")]
@@ -91,10 +99,16 @@ def test_a_rejected_digest_is_not_run():
 
 def test_a_certificate_for_another_digest_says_nothing(tmp_path):
     path = tmp_path / "c.json"
-    path.write_text('{"abc": {"op": "X", "name": "y", "status": "certified", "max_error": 1e-3}}')
-    book = read_certificates(path)
+    path.write_text(CERTIFICATES)
+    book = read_certificates(path, "cpu")
     assert certified(book, "abc") == "yes"
     assert certified(book, "abd") == "unknown"
+
+
+def test_a_certificate_for_another_target_says_nothing(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text(CERTIFICATES)
+    assert certified(read_certificates(path, "cuda"), "abc") == "unknown"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"abc": {"status": "fine"}}', '{"abc": 1}'])
@@ -102,14 +116,42 @@ def test_a_malformed_certificate_file_is_refused(tmp_path, text):
     path = tmp_path / "c.json"
     path.write_text(text)
     with pytest.raises(CertificateError, match=r"c\.json"):
-        read_certificates(path)
+        read_certificates(path, "cpu")
 
 
 def test_a_binary_certificate_file_is_refused(tmp_path):
     path = tmp_path / "c.json"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(CertificateError, match=r"c\.json: not a certificate file"):
-        read_certificates(path)
+        read_certificates(path, "cpu")
+
+
+def test_every_row_is_compiled_however_many_came_before():
+    """With room for one program per code object, the second shape of a function would run eagerly."""
+    programs = []
+
+    def backend(graph, examples):
+        programs.append(graph)
+        return graph.forward
+
+    with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=False):
+        torch_compile = torch.compile
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "compile", partial(torch_compile, backend=backend))
+            for size in (3, 4, 5):
+                make = baseline("ExpFwdOp", "torch-compile").make
+                make(Case("ExpFwdOp", {}, {}, "cpu"))(torch.ones(size))
+    assert len(programs) == 3
+
+
+def test_a_compiled_baseline_that_would_run_eagerly_is_an_error():
+    with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+            function = baseline("ExpFwdOp", "torch-compile").make(Case("ExpFwdOp", {}, {}, "cpu"))
+        function(torch.ones(3))
+        with pytest.raises(Exception, match="fail_on_recompile_limit_hit"):
+            function(torch.ones(4))
 
 
 def test_paged_gather_reads_the_pages_that_the_table_names():

@@ -9,6 +9,8 @@ import pytest
 from bench_builders import make_row, samples_around
 
 from tileops_bench import rowrunner, runner
+from tileops_bench.baselines import baseline
+from tileops_bench.certificate import Certificate
 from tileops_bench.errors import ProtocolError, ResultsError, UsageError
 from tileops_bench.plan import PlannedRow
 from tileops_bench.protocol import Measured, RawContender, Ready
@@ -32,6 +34,11 @@ READY = Ready(device="Test CPU", threads=2, affinity=(0, 1))
 
 def planned(name: str) -> PlannedRow:
     return PlannedRow(f"ExpFwdOp/{name}", "ExpFwdOp", name, {"T": "float32"}, None, f"entry-{name}")
+
+
+def rejecting(op: str, name: str) -> dict[str, Certificate]:
+    refused = Certificate(op=op, name=name, target="cpu", status="rejected")
+    return {baseline(op, name).digest: refused}
 
 
 class Canned:
@@ -137,6 +144,28 @@ def test_a_changed_entry_is_measured_again_alone(tmp_path, canned):
     rows = [planned("a"), replace(planned("b"), entry_digest="new"), planned("c")]
     execute(request(tmp_path, resume=True, rows=rows))
     assert canned.asked == ["ExpFwdOp/b"]
+
+
+def test_a_row_is_measured_again_when_a_certificate_says_something_new_of_its_baselines(tmp_path, canned):
+    execute(request(tmp_path))
+    canned.asked = []
+    settings = replace(SETTINGS, certificates=rejecting("ExpFwdOp", "torch-eager"))
+    execute(request(tmp_path, resume=True, settings=settings))
+    assert len(canned.asked) == 3
+
+
+def test_the_header_and_a_notice_say_how_many_baselines_are_certified(tmp_path):
+    notices = []
+
+    class Listener(RunObserver):
+        def notice(self, text):
+            notices.append(text)
+
+    settings = replace(SETTINGS, certificates=rejecting("ExpFwdOp", "torch-eager"))
+    execute(request(tmp_path, settings=settings), Listener())
+    counts = {"certified": 0, "rejected": 1, "unknown": 1}
+    assert read_results(tmp_path / "r.jsonl").header.options["certificates"] == counts
+    assert notices == ["baselines: 0 certified, 1 rejected, 1 unknown"]
 
 
 def test_an_existing_file_is_neither_overwritten_nor_continued_unasked(tmp_path):
@@ -326,6 +355,26 @@ def test_baselines_left_out_by_the_caller_are_named(script):
         "torch-eager": Status.OK,
         "torch-compile": Status.EXCLUDED,
     }
+
+
+def test_a_rejected_baseline_is_not_asked_and_a_certified_one_says_so(script):
+    certified = Certificate(op="ExpFwdOp", name="torch-compile", target="cpu", status="certified")
+    book = rejecting("ExpFwdOp", "torch-eager") | {baseline("ExpFwdOp", "torch-compile").digest: certified}
+    script.answers = [measured(1000, torch_compile=1500), measured(1, torch_compile=1500)]
+    row = run_row(certificates=book, alone=False)
+    assert script.sessions == [[["candidate", "torch-compile"]]]
+    assert {b.name: (b.status, b.certified) for b in row.baselines} == {
+        "torch-eager": (Status.REJECTED, "no"),
+        "torch-compile": (Status.OK, "yes"),
+    }
+
+
+def test_nothing_wins_against_a_rejected_baseline_alone(script):
+    script.answers = [measured(1000)]
+    only = frozenset({"torch-eager"})
+    row = run_row(certificates=rejecting("ExpFwdOp", "torch-eager"), only_baselines=only)
+    assert row.verdict is Verdict.INVALID
+    assert [problem.code for problem in row.problems] == [Code.BASELINE_FAILED]
 
 
 def test_impossible_times_are_a_failure(script):

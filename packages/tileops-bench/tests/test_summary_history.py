@@ -60,6 +60,18 @@ def test_no_valid_row_has_no_mean(tmp_path):
     assert as_json(s)["geomean"] is None
 
 
+def test_each_baseline_is_counted_once_by_what_its_certificate_says(tmp_path):
+    others = (
+        contender("torch-eager", certified="yes"),
+        contender("liger", None, Status.REJECTED, certified="no"),
+        contender("torch-compile"),
+        contender("flashinfer", None, Status.MISSING),
+    )
+    rows = (make_row("A/x", baselines=others), make_row("A/y", baselines=others))
+    found = summarise_results(results(tmp_path / "r.jsonl", *rows)).certificates
+    assert found == {"certified": 1, "rejected": 1, "unknown": 1}
+
+
 def test_missing_baselines_are_counted_by_name(tmp_path):
     row = make_row("A/x").model_copy(update={"baselines": (contender("liger", None, Status.MISSING),)})
     assert summarise_results(results(tmp_path / "r.jsonl", row)).missing_baselines == {"liger": 1}

@@ -1,8 +1,8 @@
 """Baseline certificates: verdicts made elsewhere, by somebody who may see both baselines and oracles, read as
 data.
 
-Format: a JSON object from baseline digest to `{"op", "name", "status": "certified" | "rejected",
-"max_error"}`.
+Format: a JSON object from baseline digest to `{"op", "name", "target": "cpu" | "cuda",
+"status": "certified" | "rejected", "max_error"}`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,20 @@ from tileops_bench.records import Record
 
 
 class Certificate(Record):
-    """What is known about one baseline."""
+    """What is known about one baseline on one target.
+
+    Attributes:
+        op: manifest key.
+        name: the baseline's, within the op.
+        target: where it was judged; a library's CPU and CUDA code are different programs of one digest.
+        status: `rejected` means that it computes something else than the op.
+        max_error: largest error of any element, as a multiple of what the op's own implementation is allowed
+            there (0.5: half of it); None where it is not a number, as for a wrong index or a missing NaN.
+    """
 
     op: str
     name: str
+    target: Literal["cpu", "cuda"]
     status: Literal["certified", "rejected"]
     max_error: float | None = None
 
@@ -30,8 +40,8 @@ class Certificate(Record):
 _FILE = TypeAdapter(dict[str, Certificate])
 
 
-def read_certificates(path: str | Path | None) -> Mapping[str, Certificate]:
-    """Certificates by digest; none for no path.
+def read_certificates(path: str | Path | None, target: str) -> Mapping[str, Certificate]:
+    """Certificates by digest, of one target; none for no path.
 
     Raises:
         CertificateError: the file is missing or not of that format.
@@ -39,11 +49,12 @@ def read_certificates(path: str | Path | None) -> Mapping[str, Certificate]:
     if path is None:
         return {}
     try:
-        return _FILE.validate_python(json.loads(Path(path).read_text()))
+        found = _FILE.validate_python(json.loads(Path(path).read_text()))
     except OSError as error:
         raise CertificateError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # not UTF-8, not JSON, not of the model
         raise CertificateError(f"{path}: not a certificate file: {str(error).splitlines()[0]}") from error
+    return {digest: certificate for digest, certificate in found.items() if certificate.target == target}
 
 
 def certified(certificates: Mapping[str, Certificate], digest: str) -> Literal["yes", "no", "unknown"]:

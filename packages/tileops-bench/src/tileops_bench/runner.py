@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from tileops_bench.baselines import baselines_for
+from tileops_bench.certificate import certified
 from tileops_bench.conditions import read_conditions
-from tileops_bench.digests import package_digest
+from tileops_bench.contenders import split_baselines
+from tileops_bench.digests import package_digest, text_digest
 from tileops_bench.errors import ResultsError, UsageError
 from tileops_bench.plan import PlannedRow, baselines_digest
 from tileops_bench.prepare import prepare
 from tileops_bench.protocol import Phase, Ready
-from tileops_bench.records import Header, Row
+from tileops_bench.records import Header, Row, Status
 from tileops_bench.rowrunner import RowRunner, RunSettings
 from tileops_bench.session import ChildSession
 from tileops_bench.store import Results, ResultsWriter, finished_keys, read_results
@@ -85,6 +88,8 @@ def execute(request: RunRequest, observer: RunObserver | None = None) -> RunOutc
     todo = [row for row in request.rows if (row.id, tuple(sorted(digests[row.id].items()))) not in done]
     skipped = len(request.rows) - len(todo)
     observer.begin(len(request.rows), skipped)
+    known = certificate_counts(request.rows, request.settings)
+    observer.notice("baselines: " + ", ".join(f"{count} {word}" for word, count in known.items()))
     deadline = None if request.total_budget_s is None else time.monotonic() + request.total_budget_s
     if request.prepare_jobs:
         prepare(todo, request.settings, request.prepare_jobs, observer.row_prepared)
@@ -146,8 +151,25 @@ def row_digests(row: PlannedRow, settings: RunSettings) -> dict[str, str]:
         "inputs": row.inputs_digest(package_digest("tileops_workloads"), settings.seed),
         "candidate": settings.candidate_digest,
         "baselines": baselines_digest(baselines_for(row.op)),
+        "certificates": text_digest(
+            f"{b.name} {certified(settings.certificates, b.digest)}" for b in baselines_for(row.op)
+        ),
         "bench": package_digest("tileops_bench"),
     }
+
+
+def certificate_counts(rows: Sequence[PlannedRow], settings: RunSettings) -> dict[str, int]:
+    """How many of the baselines that could take part are certified, rejected, or not judged."""
+    counts = Counter()
+    for op in {row.op for row in rows}:
+        running, absent = split_baselines(
+            baselines_for(op), settings.target, settings.certificates, settings.only_baselines
+        )
+        counts["rejected"] += sum(baseline.status is Status.REJECTED for baseline in absent)
+        for baseline in running:
+            known = certified(settings.certificates, baseline.digest)
+            counts["certified" if known == "yes" else "unknown"] += 1
+    return {word: counts[word] for word in ("certified", "rejected", "unknown")}
 
 
 def _header(request: RunRequest, resumed: bool) -> Header:
@@ -168,6 +190,7 @@ def _header(request: RunRequest, resumed: bool) -> Header:
             "alone": settings.alone,
             "confirm": settings.confirm,
             "prepared": request.prepare_jobs > 0,
+            "certificates": certificate_counts(request.rows, settings),
             "only_baselines": sorted(settings.only_baselines)
             if settings.only_baselines is not None
             else None,

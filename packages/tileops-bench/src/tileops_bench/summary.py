@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from tileops_bench.records import Code, Record, Row
+from tileops_bench.records import Code, Record, Row, Status
 from tileops_bench.stats import Verdict, geometric_mean
 from tileops_bench.store import Results
 
@@ -22,7 +23,8 @@ class Summary(Record):
     """Counts and the geometric mean of speed-ups over the strongest valid baseline.
 
     `geomean` is None when no row is valid. `declared` counts the rows that the run set out to measure; those
-    that it did not measure are counted under the code fewer_rows_than_declared in `invalid`.
+    that it did not measure are counted under the code fewer_rows_than_declared in `invalid`. `certificates`
+    counts baselines, each once however many rows it took part in: certified, rejected, or unknown.
     """
 
     device: str
@@ -40,6 +42,7 @@ class Summary(Record):
     invalid: dict[str, int]
     worst: WorstRow | None
     missing_baselines: dict[str, int]
+    certificates: dict[str, int]
 
 
 def summarise_results(results: Results) -> Summary:
@@ -66,6 +69,7 @@ def summarise_results(results: Results) -> Summary:
         missing_baselines=dict(
             Counter(b.name for row in rows for b in row.baselines if b.status == "missing")
         ),
+        certificates=_certificates(rows),
     )
 
 
@@ -75,6 +79,14 @@ def _invalid(results: Results) -> dict[str, int]:
     if results.missing:
         codes[Code.FEWER_ROWS_THAN_DECLARED.value] += len(results.missing)
     return dict(sorted(codes.items()))
+
+
+def _certificates(rows: Sequence[Row]) -> dict[str, int]:
+    """What certificates say of the baselines that ran or would have; later rows know better."""
+    took_part = (Status.OK, Status.FAILED, Status.REJECTED)
+    known = {(row.op, b.name): b.certified for row in rows for b in row.baselines if b.status in took_part}
+    counts = Counter(known.values())
+    return {"certified": counts["yes"], "rejected": counts["no"], "unknown": counts["unknown"]}
 
 
 def _worst(valid: list[Row]) -> WorstRow | None:

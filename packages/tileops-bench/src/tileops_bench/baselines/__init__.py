@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from tileops_bench.baselines import attention, elementwise, matmul, normalization, reduction, rope, routing
-from tileops_bench.baselines.base import Baseline, Case, Make, UnsupportedCase
+from tileops_bench.baselines.base import Baseline, Case, Make, UnsupportedCase, compiled
 from tileops_bench.errors import CandidateError
 
 __all__ = ["Baseline", "Case", "UnsupportedCase", "baseline", "baselines_for", "ops_with_baselines"]
@@ -27,9 +27,7 @@ def _compiled(make: Make) -> Make:
     """The same callable through torch.compile, specialised to the row's shapes."""
 
     def make_compiled(case: Case) -> Callable[..., Any]:
-        import torch
-
-        return torch.compile(make(case), dynamic=False)
+        return compiled(make(case))
 
     make_compiled.__module__ = make.__module__
     return make_compiled

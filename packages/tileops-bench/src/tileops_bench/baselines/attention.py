@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tileops_bench.baselines.base import CPU_AND_CUDA, CUDA, Baseline, Case, Make, UnsupportedCase
+from tileops_bench.baselines.base import CPU_AND_CUDA, CUDA, Baseline, Case, Make, UnsupportedCase, compiled
 
 _BACKENDS: dict[str, tuple[SDPBackend, tuple[str, ...]]] = {
     "sdpa-flash": (SDPBackend.FLASH_ATTENTION, CPU_AND_CUDA),
@@ -95,10 +95,10 @@ def _flex_window(case: Case) -> Callable[..., Any]:
 
     block_mask = create_block_mask(seen, None, None, q.shape[1], k.shape[1], device=str(q.device))
     grouped = q.shape[2] != k.shape[2]
-    compiled = torch.compile(flex_attention, dynamic=False)
+    attend = compiled(flex_attention)
 
     def call(q: Any, k: Any, v: Any) -> torch.Tensor:
-        out = compiled(
+        out = attend(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), block_mask=block_mask, enable_gqa=grouped
         )
         return out.transpose(1, 2)

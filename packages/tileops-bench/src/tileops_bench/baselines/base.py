@@ -35,6 +35,20 @@ class Case:
 Make = Callable[[Case], Callable[..., Any]]
 
 
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` through torch.compile, for one row: what was compiled before is forgotten.
+
+    Torch keeps 8 programs per code object, which all rows of a function share (and all torch functions,
+    through one wrapper of its own); what goes beyond would run eagerly under the name of a compiled baseline.
+    Within a row that is an error.
+    """
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(function, dynamic=False)
+
+
 @dataclass(frozen=True)
 class Baseline:
     """One baseline of one op.

@@ -15,7 +15,6 @@ from tileops_bench.baselines.base import Baseline, Case, Make
 _TORCH: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "SumFwdOp": (torch.sum, ("dim", "keepdim")),
     "MeanFwdOp": (torch.mean, ("dim", "keepdim")),
-    "ProdFwdOp": (torch.prod, ("dim", "keepdim")),
     "VarFwdOp": (torch.var, ("dim", "correction", "keepdim")),
     "StdFwdOp": (torch.std, ("dim", "correction", "keepdim")),
     "ArgmaxFwdOp": (torch.argmax, ("dim", "keepdim")),
@@ -24,6 +23,7 @@ _TORCH: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "LogSumExpFwdOp": (torch.logsumexp, ("dim", "keepdim")),
     "CumsumFwdOp": (torch.cumsum, ("dim",)),
 }
+_HALVES = (torch.float16, torch.bfloat16)
 # These take no `dim=None`: reducing over everything is written as all dims.
 _ALL_DIMS: dict[str, Callable[..., Any]] = {
     "AmaxFwdOp": torch.amax,
@@ -41,6 +41,16 @@ def _torch(op: str) -> Make:
         return partial(function, **{name: case.params[name] for name in names})
 
     return make
+
+
+def _prod(case: Case) -> Callable[..., Any]:
+    """On the CPU torch keeps running products in the input's 16 bits, which is another op; it is asked for
+    float32, rounded once. On CUDA it does that by itself."""
+    dim, keepdim = case.params["dim"], case.params["keepdim"]
+    dtype = case.inputs["x"].dtype
+    if case.target == "cpu" and dtype in _HALVES:
+        return lambda x: torch.prod(x, dim, keepdim, dtype=torch.float32).to(dtype)
+    return partial(torch.prod, dim=dim, keepdim=keepdim)
 
 
 def _all_dims(op: str) -> Make:
@@ -84,6 +94,7 @@ def _liger_softmax(case: Case) -> Callable[..., Any]:
 
 EAGER: dict[str, Make] = (
     {op: _torch(op) for op in _TORCH}
+    | {"ProdFwdOp": _prod}
     | {op: _all_dims(op) for op in _ALL_DIMS}
     | {op: _softmax(op) for op in _SOFTMAX}
 )

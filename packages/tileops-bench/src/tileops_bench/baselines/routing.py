@@ -20,7 +20,9 @@ def _topk_selector(case: Case) -> Callable[..., Any]:
         keys = torch.arange(index_score.shape[2], device=index_score.device)[None, None, :, None]
         seen = (keys >= starts[:, :, None, None]) & (keys < ends[:, :, None, None])
         scores = index_score.masked_fill(~seen, float("-inf"))
-        return scores.topk(topk, dim=2).indices.transpose(2, 3).to(torch.int32)
+        chosen = scores.topk(topk, dim=2).indices
+        inside = (chosen >= starts[:, :, None, None]) & (chosen < ends[:, :, None, None])
+        return chosen.where(inside, -1).transpose(2, 3).to(torch.int32)
 
     return call
 
@@ -42,7 +44,7 @@ def _moe_permute(case: Case) -> Callable[..., Any]:
         experts = topk_ids.flatten().long()
         if expert_map is not None:
             experts = expert_map.long()[experts]
-        experts = torch.where((experts >= 0) & (experts < local), experts, local)
+            experts = torch.where(experts >= 0, experts, local)  # copies of other experts come last
         order = experts.argsort(stable=True)
         counts = torch.bincount(experts, minlength=local + 1)[:local]
         ends = counts.cumsum(0)
@@ -50,6 +52,9 @@ def _moe_permute(case: Case) -> Callable[..., Any]:
         forward[order] = torch.arange(order.numel(), device=order.device)
         first = torch.cat((ends.new_zeros(1), ends))
         permuted = hidden_states[order // topk_ids.shape[1]]
+        if expert_map is not None:
+            permuted = permuted.masked_fill((experts[order] == local)[:, None], 0)
+            forward = forward.masked_fill(experts == local, -1)
         return permuted, first[:-1].int(), counts.int(), first, forward.int()
 
     return call

@@ -98,7 +98,7 @@ def build_request(options: argparse.Namespace) -> RunRequest:
     manifest = load_manifest(options.manifest)
     rows = plan(manifest, options.ops, target, options.candidate, options.rows, options.dtypes, scale)
     _check_baselines(rows, options.baselines)
-    certificates = read_certificates(options.certificates)
+    certificates = read_certificates(options.certificates, target)
     cpus = available_cpus(options.threads)
     child = _start_child(target, cpus)
     try:
