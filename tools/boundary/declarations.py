@@ -43,7 +43,8 @@ def check_rules(root: Path, table: StageTable) -> list[Finding]:
 
 
 def check_environments(root: Path, table: StageTable) -> list[Finding]:
-    """The root's matrix and wheels environments hold, per stage, the stage and what it may see."""
+    """The root's matrix and wheels environments hold, per stage, the stage and what it may see; of the others
+    one alone holds stages that may not see each other."""
     environments = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
         "envs"
     ]
@@ -55,13 +56,20 @@ def check_environments(root: Path, table: StageTable) -> list[Finding]:
             findings.append(Finding("pyproject.toml", f"{env}: the stages are not {list(table.stages)}"))
         for name in table.stages:
             found = {_folder(m) for m in members if isinstance(m, str) or name in m["if"]}
-            expected = {table.stages[other].folder for other in table.closure(name)}
+            expected = _folders(table, name)
             if found != expected:
                 findings.append(
                     Finding(
                         "pyproject.toml", f"{env}.{name} holds {sorted(found)}, expected {sorted(expected)}"
                     )
                 )
+    for env in environments.keys() - {"matrix", "wheels"}:
+        held = _held(environments[env])
+        apart = not any(held <= _folders(table, name) for name in table.stages)
+        if apart != (env == table.together):
+            found = f"{env} holds {sorted(held)}"
+            expected = "all stages" if env == table.together else "stages that may see each other"
+            findings.append(Finding("pyproject.toml", f"{found}, expected {expected}"))
     sources = environments["matrix"].get("sources", {})
     for stage in table.stages.values():
         if sources.get(stage.dist) != stage.folder:
@@ -69,6 +77,17 @@ def check_environments(root: Path, table: StageTable) -> list[Finding]:
                 Finding("pyproject.toml", f"matrix.sources does not pin {stage.dist} to {stage.folder}")
             )
     return findings
+
+
+def _folders(table: StageTable, name: str) -> set[str]:
+    """Folders of a stage and of what it may see."""
+    return {table.stages[other].folder for other in table.closure(name)}
+
+
+def _held(environment: dict) -> set[str]:
+    """Folders of the packages that an environment of one stage or of none installs."""
+    members = [*environment.get("workspace", {}).get("members", ()), *environment.get("dependencies", ())]
+    return {_folder(member) for member in members if "packages/" in str(member)}
 
 
 def _folder(member: str | dict) -> str:

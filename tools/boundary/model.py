@@ -94,7 +94,10 @@ class Clause:
 
 @dataclass(frozen=True)
 class StageTable:
-    """All stages, plus the few facts about third-party names that imports need."""
+    """All stages, plus the few facts about third-party names that imports need.
+
+    `together` names the one environment that may hold stages which may not see each other.
+    """
 
     stages: dict[str, Stage]
     provides: dict[str, tuple[str, ...]]
@@ -103,6 +106,7 @@ class StageTable:
     allowed: tuple[Allowed, ...]
     surface: tuple[Surface, ...]
     clauses: tuple[Clause, ...]
+    together: str
     alone: frozenset[str]
     travels: tuple[str, ...]
 
@@ -130,6 +134,7 @@ def load_table(root: Path) -> StageTable:
         allowed=tuple(Allowed(**exception) for exception in data.get("allowed", ())),
         surface=tuple(Surface(**_tuples(row)) for row in data.get("surface", ())),
         clauses=tuple(Clause(number=n, **_tuples(row)) for n, row in enumerate(data.get("clause", ()), 1)),
+        together=data["together"]["environment"],
         alone=frozenset(data["change"]["alone"]),
         travels=tuple(data["change"]["travels"]),
     )

@@ -107,6 +107,27 @@ def test_environment_that_could_take_a_sibling_from_an_index_is_found(
     assert "tileops-kernels" in messages(declarations.check_environments(repository, table))
 
 
+def test_only_the_named_environment_may_hold_stages_that_do_not_see_each_other(
+    repository: Path, table: StageTable
+) -> None:
+    path = repository / "pyproject.toml"
+    head, mark, rest = path.read_text().partition("[tool.hatch.envs.bench]\n")
+    old = '  "packages/tileops-bench",\n'
+    assert old in rest
+    path.write_text(head + mark + rest.replace(old, old + '  "packages/tileops-tests",\n', 1))
+    (finding,) = declarations.check_environments(repository, table)
+    assert "bench holds" in finding.message
+
+
+def test_named_environment_that_holds_no_such_stages_is_found(repository: Path, table: StageTable) -> None:
+    """An exception that nothing needs any more is taken back."""
+    path = repository / "pyproject.toml"
+    head, mark, rest = path.read_text().partition("[tool.hatch.envs.certify]\n")
+    path.write_text(head + mark + rest.replace('  "packages/tileops-tests",\n', "", 1))
+    (finding,) = declarations.check_environments(repository, table)
+    assert "certify holds" in finding.message
+
+
 class Installed:
     """Stands for an `importlib.metadata.Distribution`."""
 
