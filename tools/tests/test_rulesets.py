@@ -113,6 +113,13 @@ def test_a_nightly_run_that_has_the_oracles_is_found(tree: Path, found: Callable
     assert "bench checks out" in found()
 
 
+def test_a_nightly_job_that_has_the_oracles_and_runs_the_benchmark_is_found(
+    tree: Path, found: Callable[[], str]
+) -> None:
+    edit(tree, "workflows/nightly-bench.yml", "hatch run certify:baselines", "hatch run bench:nightly")
+    assert "certify sees the oracles and runs the benchmark" in found()
+
+
 def test_a_build_that_may_publish_is_found(tree: Path, found: Callable[[], str]) -> None:
     edit(tree, "workflows/release.yml", "  build:\n", "  build:\n    permissions:\n      id-token: write\n")
     assert "expected `publish` alone" in found()
