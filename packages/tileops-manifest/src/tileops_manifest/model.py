@@ -160,6 +160,8 @@ Intermediate = Literal[
     "rotated",
     "activations",
     "expert_outputs",
+    "states",
+    "scaled_tokens",
 ]
 
 
