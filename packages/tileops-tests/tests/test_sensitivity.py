@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -52,6 +54,15 @@ def test_kinds_that_do_not_change_the_output_prove_nothing() -> None:
     outcomes = gate([reference(torch.zeros(4, 4), 1e-6)])
     unchanged = {kind for kind, outcome in outcomes.items() if outcome is Outcome.UNCHANGED}
     assert unchanged == {"zeros", "constant", "shuffled_rows", "rounded"}
+
+
+def test_rounding_below_coarser_intermediate_values_must_be_seen_where_the_outputs_own_is_no_error() -> None:
+    loose = replace(reference(noise(*SHAPE), 2.0**-9), resolution="float32")
+    coarse = replace(loose, resolution="float16")
+    assert gate([loose])["rounded"] is Outcome.ACCEPTED
+    assert gate([coarse])["rounded"] is Outcome.REJECTED
+    tight = replace(coarse, bound=torch.full_like(coarse.ref, 1e-6))
+    assert torch.equal(KINDS["rounded"](tight), KINDS["rounded"](replace(tight, resolution=None)))
 
 
 def test_one_insensitive_output_among_several_is_enough_to_be_accepted() -> None:

@@ -35,7 +35,8 @@ class OutputReference:
 
     `expected` has the output's dtype. For a bounded output `ref` (unrounded), `base` (the specified
     precision, rounded to the output dtype), `bound`, `e_base` and `e_low` are float64 of the same shape;
-    for an exact one `bound` is None.
+    for an exact one `bound` is None. `resolution` is the coarsest dtype among the output's own and those that
+    named intermediate values may be rounded to.
     """
 
     name: str
@@ -47,6 +48,7 @@ class OutputReference:
     e_low: Tensor | None = None
     bound: Tensor | None = None
     signed_zero: bool = False
+    resolution: str | None = None
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,11 @@ def build_references(
             ref64, e_base, scale, length, out_dtype=meta.dtype, acc_dtype=acc, constants=constants
         )
         e_low = (widen(low_out.to(torch_dtype(meta.dtype))) - ref64).abs() if with_low else None
+        resolution = _coarsest(meta.dtype, *binding.intermediates.values())
+        expected = _rounded(ref64, meta.dtype)
         references.append(
             OutputReference(
-                name, meta.dtype, _rounded(ref64, meta.dtype), ref64, base64, e_base, e_low, bound
+                name, meta.dtype, expected, ref64, base64, e_base, e_low, bound, resolution=resolution
             )
         )
     return references
@@ -132,6 +134,10 @@ def _check_arity(binding: Binding, outputs: Sequence[Tensor]) -> None:
             raise ValueError(
                 f"{binding.entry.name}: oracle: {name}.shape is {tuple(output.shape)}, expected {meta.shape}"
             )
+
+
+def _coarsest(*dtypes: str) -> str:
+    return min(dtypes, key=lambda dtype: FORMATS[dtype].bits)
 
 
 def _exact(name: str, dtype: str, ref: Tensor, signed_zero: bool) -> OutputReference:

@@ -182,6 +182,14 @@ BREAKS = [
     ("TopkSelectorFwdOp", "selects_nothing_below_what_it_leaves", lambda y, x: (y + 1) % 131),
     ("MoePermuteNopadFwdOp", "every_local_copy_has_its_row", lambda y, x: y * 0),
     ("MoePermuteAlignFwdOp", "every_copy_is_listed_once_in_its_experts_blocks", lambda y, x: y // 2),
+    ("GatedDeltaNetPrefillBHTDFwdOp", "doubles_with_v", lambda y, x: y + 1e-3),
+    ("GatedDeltaNetPrefillBHTDFwdOp", "is_causal", lambda y, x: y + x.double().sum()),
+    ("DaCumsumFwdOp", "steps_are_differences", lambda y, x: y * y),
+    ("CBProducerFwdOp", "transposes_with_its_inputs", lambda y, x: y.tril()),
+    ("EngramGateConvFwdOp", "ignores_the_length_of_keys", lambda y, x: y + x.double().sum()),
+    ("EngramDecodeFwdOp", "moves_the_cache_on", lambda y, x: y.roll(1, 1)),
+    ("MHCPreFwdOp", "equal_streams_stay_equal", lambda y, x: y * 1.001),
+    ("MHCPostFwdOp", "nothing_written_changes_nothing", lambda y, x: y * 1.001),
 ]
 
 

@@ -16,9 +16,13 @@ from difflib import get_close_matches
 from tileops_tests.oracles import (
     activation,
     attention,
+    delta_rule,
     dropout,
     elementwise,
+    engram,
     gated,
+    gated_linear,
+    hyper_connections,
     indexing,
     matmul,
     moe,
@@ -30,6 +34,7 @@ from tileops_tests.oracles import (
     rounding,
     scan,
     softmax,
+    state_space,
     tables,
 )
 from tileops_tests.oracles.base import Oracle
@@ -37,9 +42,13 @@ from tileops_tests.oracles.base import Oracle
 _FAMILIES = (
     activation,
     attention,
+    delta_rule,
     dropout,
     elementwise,
+    engram,
     gated,
+    gated_linear,
+    hyper_connections,
     indexing,
     matmul,
     moe,
@@ -51,6 +60,7 @@ _FAMILIES = (
     rounding,
     scan,
     softmax,
+    state_space,
     tables,
 )
 _ORACLES: dict[str, Oracle] = {oracle.op: oracle for family in _FAMILIES for oracle in family.ORACLES}

@@ -125,6 +125,14 @@ def contract_as_step(a: Tensor, b: Tensor, where: Tensor | None = None) -> Tenso
     return torch.matmul(a, b)
 
 
+def vector_times(vector: Tensor, matrix: Tensor) -> Tensor:
+    """[..., K] times [..., K, N], one step among many; below float32 products and pairwise sums round."""
+    if vector.dtype in WIDE:
+        return torch.matmul(vector[..., None, :], matrix)[..., 0, :]
+    terms = (vector[..., :, None] * matrix).movedim(-2, 0)
+    return fold(terms, torch.add) if terms.shape[0] else accumulate(terms)
+
+
 def exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
     """`(shifted, exp(shifted), sum of them)` along an axis, which stays with size 1 in the sum.
 

@@ -126,3 +126,41 @@ def ignores_the_scale(run: Run, inputs: Inputs, params: Params) -> bool:
     name, x = _leading(inputs)
     small = {**params, "eps": 1e-30}
     return close(run(_with(inputs, name, doubled(x)), small)[0], run(inputs, small)[0], 1.0)
+
+
+def doubles_with(*names: str, outputs: int | None = None) -> Callable[[Run, Inputs, Params], bool]:
+    """The property that the first `outputs` outputs (all of them) double when these inputs do: linearity."""
+
+    def doubles(run: Run, inputs: Inputs, params: Params) -> bool:
+        given = {name: doubled(inputs[name]) for name in names if inputs[name] is not None}
+        twice, once = run({**inputs, **given}, params), run(inputs, params)
+        pairs = list(zip(twice, once, strict=True))[:outputs]
+        return all(close(a, 2 * b, b.abs().max() if b.numel() else 0.0) for a, b in pairs)
+
+    doubles.__name__ = f"doubles_with_{'_and_'.join(names)}"
+    return doubles
+
+
+def is_causal(axis: int) -> Callable[[Run, Inputs, Params], bool]:
+    """The property that outputs at tokens before the last third do not change with inputs of that third.
+
+    `axis` is that of tokens, in the leading output and in every input that is as long there as the leading.
+    """
+
+    def causal(run: Run, inputs: Inputs, params: Params) -> bool:
+        _, leading = _leading(inputs)
+        length = leading.shape[axis]
+        seen = length - length // 3
+
+        def changed(x: Tensor | None) -> Tensor | None:
+            if x is None or x.dim() <= axis or x.shape[axis] != length:
+                return x
+            return torch.cat((x.narrow(axis, 0, seen), x.narrow(axis, seen, length - seen) / 2), dim=axis)
+
+        before = run(inputs, params)[0]
+        after = run({name: changed(x) for name, x in inputs.items()}, params)[0]
+        same = torch.equal(before.narrow(axis, 0, seen), after.narrow(axis, 0, seen))
+        return same and not torch.equal(before, after)
+
+    causal.__name__ = "is_causal"
+    return causal
