@@ -141,14 +141,24 @@ class WorkloadBase:
         )
 
     def draw(self, name: str, meta: TensorMeta, distribution: str | None = None) -> torch.Tensor:
-        """Values of an input as its distribution alone has them; no NaN where the entry leaves NaN
-        undefined.
+        """Values of an input as its distribution alone has them; no NaN, no infinity where the entry leaves
+        it undefined.
         """
         chosen = self.distribution if distribution is None else distribution
         values = generate(self.stream(name), meta.shape, torch_dtype(meta.dtype), chosen, self.device)
-        if chosen == "adversarial" and self.entry.numerics.nan == "undefined" and values.is_floating_point():
-            values = values.masked_fill(values.isnan(), 0)
+        if chosen == "adversarial" and values.is_floating_point():
+            values = self._defined(values)
         return values
+
+    def _defined(self, values: torch.Tensor) -> torch.Tensor:
+        numerics = self.entry.numerics
+        # 8-bit types convert and do nothing else.
+        wide = values.to(torch.float32) if values.dtype.itemsize == 1 else values
+        if numerics.nan == "undefined":
+            wide = wide.masked_fill(wide.isnan(), 0)
+        if numerics.inf == "undefined":
+            wide = wide.masked_fill(wide.isinf(), 0)
+        return wide.to(values.dtype)
 
     def stream(self, name: str, purpose: str = "values") -> Stream:
         """The random stream of one input; another `purpose` gives an unrelated one."""
