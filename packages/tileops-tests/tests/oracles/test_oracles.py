@@ -126,7 +126,8 @@ def test_programs_do_not_touch_their_inputs(op, ragged):
     get_oracle(op).ref_program(inputs, workload.params, torch.float32)
     get_oracle(op).ref_program(inputs, workload.params)
     for name, tensor in inputs.items():
-        assert tensor is None or torch.equal(tensor.nan_to_num(7), untouched[name].nan_to_num(7))
+        same = tensor is None or (tensor.double() == untouched[name].double()) | tensor.double().isnan()
+        assert tensor is None or same.all()
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -190,6 +191,20 @@ BREAKS = [
     ("EngramDecodeFwdOp", "moves_the_cache_on", lambda y, x: y.roll(1, 1)),
     ("MHCPreFwdOp", "equal_streams_stay_equal", lambda y, x: y * 1.001),
     ("MHCPostFwdOp", "nothing_written_changes_nothing", lambda y, x: y * 1.001),
+    ("GroupedQueryAttentionBwdOp", "is_linear_in_the_gradient", lambda y, x: y + 1),
+    ("GroupedQueryAttentionPrefillFwdOp", "other_requests_do_not_matter", lambda y, x: y + x.shape[0]),
+    ("MultiHeadLatentAttentionDecodeWithKVCacheFwdOp", "values_are_averaged", lambda y, x: y * 1.001),
+    ("DeepSeekSparseAttentionDecodeWithKVCacheFwdOp", "values_are_averaged", lambda y, x: y * 1.001),
+    ("FP8LightningIndexerFwdOp", "is_linear_in_the_weights", lambda y, x: y + 1),
+    ("FP8LightningIndexerFwdOp", "opposite_queries_have_no_heads_in_common", lambda y, x: y * 1.001),
+    ("BmmFp8NKFwdOp", "is_linear_in_scale_a", lambda y, x: y + 1),
+    ("GemmFp8FwdOp", "equal_factors_are_one_factor", lambda y, x: y + x.numel() * torch.rand_like(y)),
+    ("GemmW4A16FwdOp", "a_weight_at_its_zero_is_zero", lambda y, x: y + 1),
+    ("GroupedGemmFwdOp", "rows_of_other_groups_do_not_matter", lambda y, x: y + 1),
+    ("MoeGateUpFwdOp", "rows_past_the_last_expert_are_zero", lambda y, x: y + 1),
+    ("MoeUnpermuteFwdOp", "equal_rows_give_the_sum_of_weights", lambda y, x: y * 1.001),
+    ("FusedMoEExpertsNopadPersistent3WGFwdOp", "is_linear_in_w_down", lambda y, x: y + 1),
+    ("FusedMoeFwdOp", "is_linear_in_w_down", lambda y, x: y + 1),
 ]
 
 
@@ -218,7 +233,8 @@ def test_a_float32_program_errs_by_no_more_than_its_scale_says(op, ragged):
     length = oracle.reduction_length(inputs, params)
     for ref, out, scale in zip(precise, single, oracle.scale(inputs, params), strict=True):
         magnitude = ref.abs() if scale is None else torch.maximum(scale, ref.abs())
-        assert ((out.double() - ref).abs() <= 4 * math.sqrt(length) * 2.0**-24 * magnitude + 2.0**-126).all()
+        bound = 4 * math.sqrt(length) * 2.0**-24 * magnitude + 2.0**-126
+        assert ((out.double() == ref) | ((out.double() - ref).abs() <= bound)).all()
 
 
 @pytest.mark.parametrize("op", OPS)

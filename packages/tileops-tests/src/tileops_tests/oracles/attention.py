@@ -42,9 +42,11 @@ class Heads(NamedTuple):
     softcap: float | None = None
 
 
-def _attend(heads: Heads) -> Tensor:
+def attend(heads: Heads) -> Tensor:
     """[B, H_kv, Q, D], a few requests at a time."""
-    return torch.cat([_attend_few(part) for part in _parts(heads)]) if heads.q.numel() else heads.q.clone()
+    if not heads.q.numel() or not heads.v.numel():
+        return heads.q.new_zeros((*heads.q.shape[:-1], heads.v.shape[-1]))
+    return torch.cat([_attend_few(part) for part in _parts(heads)])
 
 
 def _attend_few(heads: Heads) -> Tensor:
@@ -72,14 +74,14 @@ def _parts(heads: Heads) -> Iterator[Heads]:
         yield heads._replace(q=heads.q[few], k=heads.k[few], v=heads.v[few], visible=visible)
 
 
-def _by_key_head(q: Tensor, key_heads: int) -> Tensor:
+def by_key_head(q: Tensor, key_heads: int) -> Tensor:
     """[B, S, H, D] as [B, H_kv, H / H_kv * S, D]: query head h reads key head h // (H / H_kv)."""
     batch, length, heads, dim = q.shape
     grouped = q.transpose(1, 2).reshape(batch, key_heads, heads // key_heads, length, dim)
     return grouped.flatten(2, 3)
 
 
-def _by_query(out: Tensor, heads: int, length: int) -> Tensor:
+def by_query(out: Tensor, heads: int, length: int) -> Tensor:
     """The inverse: [B, H_kv, H / H_kv * S, D] as [B, S, H, D]; said by the caller, since S may be 0."""
     batch, _, _, dim = out.shape
     return out.reshape(batch, heads, length, dim).transpose(1, 2)
@@ -109,14 +111,14 @@ def _forward_heads(call: Call) -> Heads:
     visible = _visible(call, q.shape[1], k.shape[1], q.device)
     if visible is not None:
         visible = visible.repeat(q.shape[2] // k.shape[2], 1)
-    grouped = _by_key_head(q, k.shape[2])
+    grouped = by_key_head(q, k.shape[2])
     return Heads(call, grouped, k.transpose(1, 2), v.transpose(1, 2), visible, 1 / math.sqrt(q.shape[-1]))
 
 
 def _decode_heads(call: Call, k: Tensor, v: Tensor, visible: Tensor | None) -> Heads:
     q, sm_scale = call["q"], call.param("sm_scale")
     factor = 1 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
-    grouped = _by_key_head(q[:, None], k.shape[2])
+    grouped = by_key_head(q[:, None], k.shape[2])
     return Heads(call, grouped, k.transpose(1, 2), v.transpose(1, 2), visible, factor, call.param("softcap"))
 
 
@@ -140,22 +142,22 @@ def _heads_and_length(call: Call) -> tuple[int, int]:
 
 
 def _forward(call: Call) -> Outputs:
-    return (_by_query(_attend(_forward_heads(call)), *_heads_and_length(call)),)
+    return (by_query(attend(_forward_heads(call)), *_heads_and_length(call)),)
 
 
 def _dense(call: Call) -> Outputs:
-    return (_by_query(_attend(_dense_heads(call)), call["q"].shape[1], 1)[:, 0],)
+    return (by_query(attend(_dense_heads(call)), call["q"].shape[1], 1)[:, 0],)
 
 
 def _paged(call: Call) -> Outputs:
-    return (_by_query(_attend(_paged_heads(call)), call["q"].shape[1], 1)[:, 0],)
+    return (by_query(attend(_paged_heads(call)), call["q"].shape[1], 1)[:, 0],)
 
 
-def _magnitude(heads: Heads) -> Tensor:
+def magnitude(heads: Heads) -> Tensor:
     """sum_j p_j |v_j|, times 1 + the greatest |q| |k_j| behind a score: what a roundoff of scores is
     worth.
     """
-    weighed = _attend(heads._replace(v=torch.abs(heads.v)))
+    weighed = attend(heads._replace(v=torch.abs(heads.v)))
     length_q, length_k = (torch.linalg.vector_norm(x, dim=-1).nan_to_num(0, 0, 0) for x in (heads.q, heads.k))
     longest = (
         length_k.amax(dim=-1, keepdim=True) if length_k.shape[-1] else length_k.sum(dim=-1, keepdim=True)
@@ -164,15 +166,15 @@ def _magnitude(heads: Heads) -> Tensor:
 
 
 def _forward_magnitude(call: Call) -> Magnitudes:
-    return (_by_query(_magnitude(_forward_heads(call)), *_heads_and_length(call)),)
+    return (by_query(magnitude(_forward_heads(call)), *_heads_and_length(call)),)
 
 
 def _dense_magnitude(call: Call) -> Magnitudes:
-    return (_by_query(_magnitude(_dense_heads(call)), call["q"].shape[1], 1)[:, 0],)
+    return (by_query(magnitude(_dense_heads(call)), call["q"].shape[1], 1)[:, 0],)
 
 
 def _paged_magnitude(call: Call) -> Magnitudes:
-    return (_by_query(_magnitude(_paged_heads(call)), call["q"].shape[1], 1)[:, 0],)
+    return (by_query(magnitude(_paged_heads(call)), call["q"].shape[1], 1)[:, 0],)
 
 
 def _torch_forward(call: Call) -> Outputs:
@@ -189,14 +191,14 @@ def _query_by_query(call: Call) -> Outputs:
     for i in range(q.shape[1]):
         first = 0 if left < 0 else max(i - left, 0)
         last = keys if right < 0 else min(i + right + 1, keys)
-        out[:, i] = _one_query(q[:, i], k[:, first:last], v[:, first:last], 1 / math.sqrt(q.shape[-1]), None)
+        out[:, i] = one_query(q[:, i], k[:, first:last], v[:, first:last], 1 / math.sqrt(q.shape[-1]), None)
     return (out,)
 
 
-def _one_query(q: Tensor, k: Tensor, v: Tensor, factor: float, softcap: float | None) -> Tensor:
+def one_query(q: Tensor, k: Tensor, v: Tensor, factor: float, softcap: float | None) -> Tensor:
     """q [B, H, D] over k, v [B, N, H_kv, D], heads grouped by einsum instead of repeated."""
     batch, heads, dim = q.shape
-    grouped = q.reshape(batch, k.shape[2], heads // k.shape[2], dim)
+    grouped = q.reshape(batch, k.shape[2], heads // max(k.shape[2], 1), dim)
     scores = torch.einsum("bgrd,bngd->bgrn", grouped, k) * factor
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
@@ -212,7 +214,7 @@ def _factor(call: Call) -> float:
 
 
 def _torch_dense(call: Call) -> Outputs:
-    return (_one_query(call["q"], call["k"], call["v"], _factor(call), call.param("softcap")),)
+    return (one_query(call["q"], call["k"], call["v"], _factor(call), call.param("softcap")),)
 
 
 def _page_by_page(call: Call) -> Outputs:
@@ -225,7 +227,7 @@ def _page_by_page(call: Call) -> Outputs:
         slices = [slice(page * page_size, (page + 1) * page_size) for page in pages]
         keys = torch.cat([k[s] for s in slices])[None, :length]
         values = torch.cat([v[s] for s in slices])[None, :length]
-        out[b] = _one_query(q[b : b + 1], keys, values, _factor(call), call.param("softcap"))[0]
+        out[b] = one_query(q[b : b + 1], keys, values, _factor(call), call.param("softcap"))[0]
     return (out,)
 
 
@@ -258,7 +260,7 @@ def tokens_past_the_end_do_not_matter(run: Run, inputs: Inputs, params: Params) 
         name: torch.where(used[:, None, None], inputs[name], torch.full_like(inputs[name], math.nan))
         for name in ("k", "v")
     }
-    return close(run({**inputs, **poisoned}, params)[0], run(inputs, params)[0])
+    return close(run({**inputs, **poisoned}, params)[0], run(inputs, params)[0], 1.0)
 
 
 def _forward_length(call: Call) -> int:
