@@ -84,3 +84,12 @@ def test_saved_terms_are_those_of_the_keys_values_and_betas():
         assert (system @ inverse - torch.eye(size, dtype=torch.float64)).abs().max() < 2.0**-9
         assert (system @ part["w"] - beta * k).abs().max() < 2.0**-8
         assert (system @ part["u"] - beta * v).abs().max() < 2.0**-6
+
+
+@pytest.mark.parametrize("distribution", ["normal", "structured"])
+def test_gates_of_a_memory_are_neither_all_open_nor_all_closed(distribution):
+    inputs = {name: x.double() for name, x in ragged("EngramGateConvFwdOp", distribution).items()}
+    unit = {name: inputs[name] / inputs[name].square().mean(dim=-1, keepdim=True).sqrt() for name in "Hk"}
+    argument = (unit["H"] * unit["k"] * inputs["rms_w_h"]).sum(dim=-1) / inputs["H"].shape[-1] ** 0.5
+    assert 0.2 < (argument > 0).double().mean() < 0.8
+    assert argument.abs().median() < 3

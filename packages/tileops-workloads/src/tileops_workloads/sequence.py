@@ -225,6 +225,12 @@ class EngramWorkload(SequenceWorkload):
     }
     unit_along: ClassVar[Mapping[str, int]] = {"W_K": 0, "W_V": 0}
 
+    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
+        """Keys are not structured as hidden states are: gates of rows that are alike would all be 1."""
+        if spec.name == "k" and self.distribution == "structured":
+            return self.draw(spec.name, meta, "normal")
+        return super().gen_input(spec, meta, made)
+
 
 @register("MHCPreFwdOp")
 class HyperConnectionWorkload(SequenceWorkload):
