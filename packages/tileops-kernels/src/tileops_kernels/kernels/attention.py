@@ -180,8 +180,12 @@ class AttentionForwardKernel(Kernel):
                 for i, d in T.Parallel(bm, depth):
                     # A query that sees only scores of -inf gets 0, as in PyTorch.
                     o_frag[i, d] = T.if_then_else(row_sum[i] == 0.0, 0.0, o_frag[i, d] / row_sum[i])
-                T.copy(o_frag, o_shared)
-                T.copy(o_shared, o[bz, row0 : row0 + bm, by, 0:depth])
+                # On the ordinary cores a row belongs to several threads, of which one stores it.
+                if config.fma:
+                    T.copy(o_frag, o[bz, row0 : row0 + bm, by, 0:depth])
+                else:
+                    T.copy(o_frag, o_shared)
+                    T.copy(o_shared, o[bz, row0 : row0 + bm, by, 0:depth])
 
         return attention
 

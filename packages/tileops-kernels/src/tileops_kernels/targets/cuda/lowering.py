@@ -22,6 +22,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from ..errors import LoweringError, TargetError
+from .barriers import check_barriers
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
@@ -101,7 +102,7 @@ def lower(func: tirx.PrimFunc, arch: str, pass_configs: Mapping[str, object]) ->
 
     Raises:
         TargetError: `arch` is not an architecture's name.
-        LoweringError: TileLang refuses the program; carries its message.
+        LoweringError: TileLang refuses the program, with its message, or the generated code would hang.
     """
     if not _ARCH.fullmatch(arch):
         raise TargetError(f"arch is {arch!r}, expected the form 'sm_90a'")
@@ -118,5 +119,6 @@ def lower(func: tirx.PrimFunc, arch: str, pass_configs: Mapping[str, object]) ->
         raise LoweringError(f"{name}: {error}") from error
     except Exception as error:  # TVM raises many classes, without a common base
         raise LoweringError(f"TileLang could not lower {name} for {arch}: {error}") from error
+    check_barriers(artifact.kernel_source)
     shared = [size or 0 for size in code.dynamic_smem_buf.values()]
     return CudaSource(artifact.kernel_source, code.lib_code, max(shared, default=0))
