@@ -8,7 +8,7 @@ torch.Size([4, 8])
 
 from __future__ import annotations
 
-from . import attention, routing, sequence, structured
+from . import attention, constants, routing, sequence, structured
 from .base import WorkloadBase
 from .boundary import BoundaryReport, boundary_dims, boundary_report
 from .distributions import DISTRIBUTIONS
@@ -49,6 +49,7 @@ __all__ = [
     "attention",
     "boundary_dims",
     "boundary_report",
+    "constants",
     "make_workload",
     "register",
     "routing",

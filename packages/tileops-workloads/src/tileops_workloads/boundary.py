@@ -51,25 +51,38 @@ def boundary_dims(entry: Entry) -> Iterator[tuple[dict[str, Any], dict[str, Any]
 
 def boundary_report(entry: Entry) -> BoundaryReport:
     """`boundary_dims` with the count of candidates that were filtered."""
-    seen: dict[str, Shape] = {}
-    tried = 0
-    for candidate in _candidates(entry):
-        key = repr((sorted(candidate.dims.items()), sorted(candidate.params.items()), candidate.with_))
-        if key in seen:
-            continue
-        tried += 1
-        binding = candidate.legal(entry)
-        if binding is not None and elements(binding) <= MAX_ELEMENTS:
-            seen[key] = candidate
-    cases = tuple((dict(s.dims), dict(s.params), s.with_) for s in seen.values())
-    return BoundaryReport(cases, tried, tried - len(cases))
+    trials = _Trials(entry)
+    for candidate in _candidates(entry, trials):
+        trials.allows(candidate)
+    kept = [shape for shape in trials.small.values() if shape is not None]
+    cases = tuple((dict(s.dims), dict(s.params), s.with_) for s in kept)
+    return BoundaryReport(cases, len(trials.small), len(trials.small) - len(cases))
 
 
-def _candidates(entry: Entry) -> Iterator[Shape]:
+class _Trials:
+    """Candidates, each tried once. `small` has those that are legal and of little volume, None for others."""
+
+    def __init__(self, entry: Entry):
+        self.entry = entry
+        self.small: dict[str, Shape | None] = {}
+        self._legal: dict[str, bool] = {}
+
+    def allows(self, shape: Shape) -> bool:
+        """Whether the entry's rules allow a shape."""
+        key = repr((sorted(shape.dims.items()), sorted(shape.params.items()), shape.with_))
+        if key not in self._legal:
+            binding = shape.legal(self.entry)
+            self._legal[key] = binding is not None
+            fits = binding is not None and elements(binding) <= MAX_ELEMENTS
+            self.small[key] = shape if fits else None
+        return self._legal[key]
+
+
+def _candidates(entry: Entry, trials: _Trials) -> Iterator[Shape]:
     for base in _bases(entry):
         yield base
         for name, value in base.dims.items():
-            yield from _with_dim(base, name, SIZES if isinstance(value, int) else PACKS)
+            yield from _with_dim(base, name, SIZES if isinstance(value, int) else PACKS, trials)
         for name in entry.params:
             yield from (base.with_param(name, value) for value in _param_values(entry, name))
 
@@ -97,15 +110,17 @@ def smallest(entry: Entry, shape: Shape) -> Shape:
     return shape
 
 
-def _with_dim(base: Shape, name: str, values: tuple) -> Iterator[Shape]:
-    """One dim replaced; and, since a rule may tie it to others, together with one or with all of them."""
+def _with_dim(base: Shape, name: str, values: tuple, trials: _Trials) -> Iterator[Shape]:
+    """One dim replaced, and all alike of them; where a rule ties it to another, each other one with it."""
     others = [
         other for other, value in base.dims.items() if other != name and type(value) is type(base.dims[name])
     ]
     for value in values:
-        yield base.with_dim(name, value)
+        alone = base.with_dim(name, value)
+        yield alone
         yield replace(base, dims={**base.dims, name: value, **dict.fromkeys(others, value)})
-        yield from (base.with_dim(name, value).with_dim(other, value) for other in others)
+        if others and not trials.allows(alone):
+            yield from (alone.with_dim(other, value) for other in others)
 
 
 def _param_values(entry: Entry, name: str) -> tuple[Any, ...]:

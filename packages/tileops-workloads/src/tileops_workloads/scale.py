@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tileops_manifest import Binding, Entry
 
+from .dtypes import torch_dtype
 from .errors import require_name
 from .shapes import Position, Shape
 
@@ -93,9 +94,13 @@ def fits(binding: Binding) -> bool:
 
 
 def elements(binding: Binding) -> int:
-    """Elements of all inputs and outputs."""
+    """Elements of all inputs and outputs; a complex one counts twice, as its parts do."""
     metas = [*binding.inputs.values(), *binding.outputs.values()]
-    return sum(math.prod(meta.shape) for meta in metas if meta is not None)
+    return sum(
+        math.prod(meta.shape) * (2 if torch_dtype(meta.dtype).is_complex else 1)
+        for meta in metas
+        if meta is not None
+    )
 
 
 class _Search:
