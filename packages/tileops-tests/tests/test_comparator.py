@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -84,6 +86,18 @@ def test_shapes_never_broadcast() -> None:
 
 def test_dtype_is_asserted_before_values() -> None:
     assert compare(torch.ones(2, dtype=torch.bfloat16), bounded(torch.ones(2), 1.0)).code is R.WRONG_DTYPE
+
+
+def test_complex_outputs_are_compared_part_by_part_and_must_be_complex() -> None:
+    right = torch.complex(torch.linspace(1, 2, 40), torch.linspace(1, 2, 40) * 1e-6)
+    parts = torch.view_as_real(right)
+    reference = replace(bounded(parts, 1e-9), complex=True)
+    assert compare(right, reference).code is None
+    # An error far below the modulus, yet above what the bound allows.
+    finding = compare(torch.complex(right.real, right.imag * 1.01), reference)
+    assert finding.code is R.WRONG_VALUE
+    assert compare(parts, reference).code is R.WRONG_DTYPE
+    assert compare(right.to(torch.complex128), reference).code is R.WRONG_DTYPE
 
 
 def test_exact_comparison_sees_one_bit_and_the_sign_of_zero() -> None:

@@ -17,8 +17,20 @@ OPS = {
     "attention": "GroupedQueryAttentionFwdOp",
 }
 
+# Further implementations: what the four above cannot do wrong.
+MORE_OPS = {
+    "batch_norm": "BatchNormFwdOp",
+    "max_pool": "MaxPool2dIndicesFwdOp",
+    "conv": "Conv2dFwdOp",
+    "fft": "FFTC2CFwdOp",
+}
+
 # One case is enough for a fault that does not depend on shapes or values: the ragged row in its first dtype.
 ONE_CASE = ("ragged-float16-*s0",)
+
+RAGGED = ("ragged-*",)
+SMALL_TRAINING = ("resnet50-fc-training-*",)
+SAME = ("same-even-dilated-*",)
 
 FAULTS = {
     "mutates_input": R.INPUT_MUTATED,
@@ -83,6 +95,23 @@ SPECIFIC = [
     ("attention", "fp8_probabilities", ONE_CASE, R.WRONG_VALUE),
     ("attention", "dropped_keys", ONE_CASE, R.WRONG_VALUE),
     ("attention", "without_maximum", ("*-adversarial-*",), R.NAN_MISMATCH),
+    ("batch_norm", "forgets_the_running_statistics", SMALL_TRAINING, R.WRONG_VALUE),
+    ("batch_norm", "biased_running_variance", SMALL_TRAINING, R.WRONG_VALUE),
+    ("batch_norm", "momentum_of_the_old", SMALL_TRAINING, R.WRONG_VALUE),
+    ("batch_norm", "updates_in_inference", ("resnet50-fc-float16-*s0",), R.INPUT_MUTATED),
+    ("batch_norm", "unbiased_output", SMALL_TRAINING, R.WRONG_VALUE),
+    ("max_pool", "padding_is_zero", RAGGED, R.WRONG_VALUE),
+    ("max_pool", "without_the_last_window", RAGGED, R.WRONG_VALUE),
+    ("max_pool", "last_of_equal_ones", ("resnet-stem-*-structured-*",), R.WRONG_VALUE),
+    ("max_pool", "first_nan", ("resnet-stem-*-adversarial-*",), R.WRONG_VALUE),
+    ("conv", "flips_the_filter", ONE_CASE, R.WRONG_VALUE),
+    ("conv", "groups_interleaved", ONE_CASE, R.WRONG_VALUE),
+    ("conv", "odd_padding_in_front", SAME, R.WRONG_VALUE),
+    ("fft", "turns_the_other_way", RAGGED, R.WRONG_VALUE),
+    ("fft", "normalised", RAGGED, R.WRONG_VALUE),
+    ("fft", "single_precision", ("ragged-complex128-*",), R.WRONG_VALUE),
+    ("fft", "real_parts_alone", RAGGED, R.WRONG_DTYPE),
+    ("fft", "imaginary_part_missing", RAGGED, R.WRONG_VALUE),
 ]
 
 
@@ -93,6 +122,21 @@ def test_right_implementation_passes_the_whole_smoke_tier(judge: Callable, file:
     assert record.cases.run == record.cases.declared == record.cases.passed > 15
     assert 0 < record.worst.ratio < 1
     assert all(record.sensitivity.values())
+
+
+@pytest.mark.parametrize(
+    ("file", "only"),
+    [
+        ("batch_norm", (*RAGGED, *SMALL_TRAINING)),
+        ("max_pool", (*RAGGED, "resnet-stem-*-adversarial-*", "resnet-stem-*-structured-*")),
+        ("conv", (*RAGGED, *SAME, "stride2-*")),
+        ("fft", RAGGED),
+    ],
+)
+def test_right_implementation_passes(judge: Callable, file: str, only: tuple[str, ...]) -> None:
+    record = judge(MORE_OPS[file], f"{file}.py:right", only, tier="full")
+    assert not record.failures, record.failures
+    assert record.cases.passed >= 2
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -121,6 +165,6 @@ def test_a_result_remembered_by_a_sample_of_its_inputs_is_stale(judge: Callable,
 def test_wrong_implementation_is_caught(
     judge: Callable, file: str, name: str, only: tuple[str, ...], code: R
 ) -> None:
-    record = judge(OPS[file], f"{file}.py:{name}", only, tier="full")
+    record = judge({**OPS, **MORE_OPS}[file], f"{file}.py:{name}", only, tier="full")
     assert record.status == "failed", (record.cases, record.worst)
     assert code in {failure.code for failure in record.failures}, record.failures

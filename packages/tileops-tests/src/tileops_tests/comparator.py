@@ -36,7 +36,8 @@ class OutputReference:
     `expected` has the output's dtype. For a bounded output `ref` (unrounded), `base` (the specified
     precision, rounded to the output dtype), `bound`, `e_base` and `e_low` are float64 of the same shape;
     for an exact one `bound` is None. `resolution` is the coarsest dtype among the output's own and those that
-    named intermediate values may be rounded to.
+    named intermediate values may be rounded to. A complex output is seen as its parts: `dtype` is that of a
+    part, and all tensors have a further axis of size 2.
     """
 
     name: str
@@ -49,6 +50,7 @@ class OutputReference:
     bound: Tensor | None = None
     signed_zero: bool = False
     resolution: str | None = None
+    complex: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,12 @@ def compare(actual: Tensor, reference: OutputReference) -> Finding:
     finding.
     """
     name = reference.name
-    if actual.dtype != torch_dtype(reference.dtype):
-        return _meta_finding(
-            name, ReasonCode.WRONG_DTYPE, "dtype", actual.dtype, torch_dtype(reference.dtype)
-        )
+    expected = torch_dtype(reference.dtype)
+    expected = expected.to_complex() if reference.complex else expected
+    if actual.dtype != expected:
+        return _meta_finding(name, ReasonCode.WRONG_DTYPE, "dtype", actual.dtype, expected)
+    if reference.complex:
+        actual = torch.view_as_real(actual)
     if actual.shape != reference.expected.shape:
         return _meta_finding(
             name, ReasonCode.WRONG_SHAPE, "shape", tuple(actual.shape), tuple(reference.expected.shape)

@@ -47,6 +47,10 @@ FORMATS: dict[str, FloatFormat] = {
 }
 
 
+# Complex dtypes and the dtype of their parts, which are rounded and judged one by one.
+PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """The dtype that torch spells `torch.<name>`.
 
@@ -69,7 +73,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def is_float(name: str) -> bool:
-    """Whether values of this dtype are rounded (complex dtypes are not supported by any entry)."""
+    """Whether values of this dtype are rounded; complex ones are judged as their parts."""
     return name in FORMATS
 
 

@@ -132,6 +132,9 @@ def _try_one(kind: str, reference: OutputReference) -> Outcome:
 
 
 def raw_bits(x: Tensor) -> Tensor:
-    """`x` as integers of the same width: dtypes without arithmetic (fp8) can still be moved about."""
+    """`x` as integers of the same width: dtypes without arithmetic (fp8) can still be moved about. Of complex
+    numbers each part becomes one.
+    """
+    x = torch.view_as_real(x) if x.is_complex() else x
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return x.contiguous().view(integers[x.dtype.itemsize])

@@ -77,7 +77,7 @@ class TestBase(WorkloadBase):
         )
 
     def check(self, *outputs: Tensor, target: str = "cpu") -> None:
-        """Compare outputs with the reference.
+        """Compare the call's results with the reference: outputs, then the mutated inputs that no output is.
 
         Raises:
             CheckError: wrong number, dtype, shape or values of outputs.

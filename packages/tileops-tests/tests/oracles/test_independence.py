@@ -22,6 +22,7 @@ ALLOWED_IMPORTS = {
     "dataclasses",
     "difflib",
     "functools",
+    "itertools",
     "math",
     "tileops_tests",
     "torch",
@@ -126,6 +127,17 @@ OPERATORS = {
     "isfinite": {"abs"},
     "prelu": {"_prelu_kernel"},
     "selu": {"elu"},
+    "max_pool1d": {"max_pool2d_with_indices", "max_pool1d"},
+    "max_pool2d": {"max_pool2d_with_indices"},
+    "max_pool3d": {"max_pool3d_with_indices"},
+    "avg_pool1d": {"avg_pool2d"},
+    "adaptive_avg_pool2d": {"_adaptive_avg_pool2d"},
+    "conv1d": {"convolution"},
+    "conv2d": {"convolution"},
+    "conv3d": {"convolution"},
+    "batch_norm": {"native_batch_norm", "native_batch_norm_backward"},
+    "instance_norm": {"native_batch_norm"},
+    "fft": {"_fft_c2c"},
 }
 
 
@@ -150,6 +162,10 @@ OTHER_DTYPES = {
     "RopeNeoxFwdOp": {torch.float64},
     "RopeNonNeoxFwdOp": {torch.float64},
     "RopeNeoxPositionIdsFwdOp": {torch.float64},
+    "FFTC2CFwdOp": {torch.float64},
+    "RopeLlama31FwdOp": {torch.float64},
+    "RopeYarnFwdOp": {torch.float64},
+    "RopeLongRopeFwdOp": {torch.float64},
     "FusedAddRMSNormFwdOp": {torch.float32},
     "FusedAddLayerNormFwdOp": {torch.float32},
 }

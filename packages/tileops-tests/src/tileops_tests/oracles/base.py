@@ -19,7 +19,8 @@ COMPUTE_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Call:
-    """One call in one compute dtype: `call["x"]` is an input, floating ones converted to that dtype.
+    """One call in one compute dtype: `call["x"]` is an input, floating ones converted to that dtype, complex
+    ones to pairs (real, imaginary) of that dtype in a further axis of size 2.
 
     `given` holds the inputs as they came, for what depends on their own dtype; `intermediates` the dtypes
     that the entry lets named intermediate values be rounded to: none where the definition itself is computed.
@@ -39,6 +40,8 @@ class Call:
     def get(self, name: str) -> Tensor | None:
         """An input, or None where an optional one is not given."""
         tensor = self.given.get(name)
+        if tensor is not None and tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
         return tensor if tensor is None or not tensor.is_floating_point() else tensor.to(self.dtype)
 
     def rounded(self, intermediate: str, x: Tensor) -> Tensor:
@@ -83,13 +86,17 @@ class Oracle:
     Attributes:
         op: manifest name.
         program: the definition; never calls the entry's own `ref_api`, shares no code with any kernel. Every
-            floating intermediate has the call's dtype, and sums accumulate in it.
+            floating intermediate has the call's dtype, and sums accumulate in it. It gives the call's results
+            (`Binding.results`): the outputs, then what mutated inputs that no output is are afterwards.
+            Complex results are pairs, as complex inputs are.
         opinion: the entry's `ref_api`, or where it has none another formulation, in float64.
         magnitudes: per output, the magnitude that each element accumulates (None: its own).
         length: how many terms a sum of the program has.
         canonical: outputs in a form in which all right answers are equal (an unordered set sorted), for ops
             whose entry leaves a choice.
         properties: mathematical properties that any right implementation has.
+        wide: the definition in about twice the precision of float64, its results rounded to float64: what a
+            program in float64 is judged by, for ops that accumulate in it.
     """
 
     op: str
@@ -99,6 +106,7 @@ class Oracle:
     length: Callable[[Call], int] = unit_length
     canonical: Callable[[Call, Outputs], Outputs] = as_they_are
     properties: tuple[Property, ...] = ()
+    wide: Program | None = None
 
     def ref_program(
         self,
@@ -117,6 +125,16 @@ class Oracle:
             expected = ", ".join(str(dtype) for dtype in COMPUTE_DTYPES)
             raise ValueError(f"{self.op}: compute_dtype is {compute_dtype}, expected one of {expected}")
         return self.program(Call(inputs, params, compute_dtype, intermediates or {}))
+
+    def wide_program(self, inputs: Inputs, params: Params) -> Outputs:
+        """The definition, precise to the last bit or two of float64.
+
+        Raises:
+            ValueError: the oracle has none, since its op does not accumulate in float64.
+        """
+        if self.wide is None:
+            raise ValueError(f"{self.op}: the oracle has no program wider than float64")
+        return self.wide(Call(inputs, params, torch.float64))
 
     def second_opinion(self, inputs: Inputs, params: Params) -> Outputs:
         """The same outputs computed in another way, in float64."""

@@ -5,6 +5,8 @@
   `weight`.
 * Group norm (arXiv:1803.08494): the same over C / num_groups channels and all of space of x [N, C,
   *spatial], weight and bias [C] optional.
+* Adaptive layer norm (arXiv:2212.09748): scale * layer_norm(x) + shift over the last dim, scale and shift
+  shaped like x; its Zero form multiplies that by gate, shaped like x too.
 * Fused add: residual_out = x + residual, and the norm of residual_out as it is returned: rounded to the
   input's dtype.
 
@@ -95,6 +97,16 @@ def _plain_layer(call: Call) -> Normalised:
     return _layer_norm(call["x"], call["weight"], call["bias"], _eps(call))
 
 
+def _adaptive_layer(call: Call) -> Normalised:
+    centred, root, size = _standardised(call["x"], 1, _eps(call))
+    scale, shift, gate = call["scale"], call["shift"], call.get("gate")
+    output = centred / root * scale + shift
+    magnitude = size / root * torch.abs(scale) + torch.abs(shift)
+    if gate is None:
+        return Normalised(output, magnitude)
+    return Normalised(output * gate, magnitude * torch.abs(gate))
+
+
 def _added(call: Call) -> Tensor:
     return call["x"] + call["residual"]
 
@@ -129,7 +141,7 @@ def _length(call: Call) -> int:
     weight = call.get("weight")
     if "num_groups" in call.params:
         return math.prod(call["x"].shape[1:]) // call.param("num_groups")
-    return weight.numel()
+    return call["x"].shape[-1] if weight is None else weight.numel()
 
 
 def _torch_rms(call: Call) -> Outputs:
@@ -145,6 +157,12 @@ def _torch_layer(call: Call) -> Outputs:
 def _torch_group(call: Call) -> Outputs:
     x, groups = call["x"], call.param("num_groups")
     return (F.group_norm(x, groups, weight=call.get("weight"), bias=call.get("bias"), eps=_eps(call)),)
+
+
+def _torch_adaptive(call: Call) -> Outputs:
+    x, gate = call["x"], call.get("gate")
+    moved = torch.addcmul(call["shift"], F.layer_norm(x, x.shape[-1:], eps=_eps(call)), call["scale"])
+    return (moved if gate is None else torch.mul(gate, moved),)
 
 
 def _torch_fused_rms(call: Call) -> Outputs:
@@ -186,6 +204,12 @@ def _oracle(
 ORACLES = (
     _oracle("RMSNormFwdOp", _plain_rms, _torch_rms, ignores_the_scale),
     _oracle("LayerNormFwdOp", _plain_layer, _torch_layer, ignores_the_scale, ignores_a_shift_of_rows),
+    _oracle(
+        "AdaLayerNormFwdOp", _adaptive_layer, _torch_adaptive, ignores_the_scale, ignores_a_shift_of_rows
+    ),
+    _oracle(
+        "AdaLayerNormZeroFwdOp", _adaptive_layer, _torch_adaptive, ignores_the_scale, ignores_a_shift_of_rows
+    ),
     _oracle("FusedAddRMSNormFwdOp", _fused_rms, _torch_fused_rms, fused=True),
     _oracle("FusedAddLayerNormFwdOp", _fused_layer, _torch_fused_layer, ignores_a_shift_of_rows, fused=True),
     _oracle("GroupNormFwdOp", _group_norm, _torch_group, ignores_the_scale, ignores_a_shift_of_rows),

@@ -22,30 +22,50 @@ from tileops_tests.oracles.properties import Run, close
 
 
 class Rotation(NamedTuple):
-    """x and, broadcastable to its leading elements, the angles of its pairs (float64)."""
+    """x and, broadcastable to its leading elements, the angles of its pairs (float64); the factor by which
+    the rotated pairs are stretched.
+    """
 
     x: Tensor
     angles: Tensor
+    factor: float = 1.0
+
+    @property
+    def cos(self) -> Tensor:
+        """Stretched cosines, float64."""
+        return torch.cos(self.angles) * self.factor
+
+    @property
+    def sin(self) -> Tensor:
+        """Stretched sines, float64."""
+        return torch.sin(self.angles) * self.factor
 
 
-def _frequencies(base: float, rotated: int, device: torch.device) -> Tensor:
+def frequencies(base: float, rotated: int, device: torch.device) -> Tensor:
+    """base^(-2 i / rotated) for each pair i, float64."""
     exponent = torch.arange(0, rotated, 2, dtype=torch.float64, device=device) / rotated
     return torch.pow(torch.tensor(base, dtype=torch.float64, device=device), -exponent)
 
 
-def _by_row(call: Call) -> Rotation:
+def by_row(call: Call, frequencies: Tensor, factor: float = 1.0) -> Rotation:
+    """Row s of x [S, D] or [B, S, H, D] turned by s times the frequencies [D / 2]."""
     x = call["x"]
     rows = x.shape[0] if call.param("layout") == "1d" else x.shape[1]
     positions = torch.arange(rows, dtype=torch.float64, device=x.device)
-    angles = positions[:, None] * _frequencies(call.param("base"), x.shape[-1], x.device)
-    return Rotation(x, angles if call.param("layout") == "1d" else angles[:, None, :])
+    angles = positions[:, None] * frequencies
+    return Rotation(x, angles if call.param("layout") == "1d" else angles[:, None, :], factor)
+
+
+def _by_row(call: Call) -> Rotation:
+    x = call["x"]
+    return by_row(call, frequencies(call.param("base"), x.shape[-1], x.device))
 
 
 def _by_id(call: Call) -> Rotation:
     x, rotary_dim = call["x"], call.param("rotary_dim")
     rotated = x.shape[-1] if rotary_dim is None else rotary_dim
     positions = call["position_ids"].to(torch.float64)
-    angles = positions[:, None] * _frequencies(call.param("base"), rotated, x.device)
+    angles = positions[:, None] * frequencies(call.param("base"), rotated, x.device)
     return Rotation(x, angles[:, None, :])
 
 
@@ -65,44 +85,46 @@ def _join_neighbours(first: Tensor, second: Tensor) -> Tensor:
     return torch.stack((first, second), dim=-1).flatten(-2)
 
 
-_NEOX = (_halves, _join_halves)
+NEOX = (_halves, _join_halves)
 _NON_NEOX = (_neighbours, _join_neighbours)
 
 
-def _rotated(rotation: Rotation, pairing: tuple[Callable, Callable]) -> Tensor:
-    (x, angles), (split, join) = rotation, pairing
-    pairs = angles.shape[-1]
+def rotated(rotation: Rotation, pairing: tuple[Callable, Callable]) -> Tensor:
+    """Every pair turned by its angle."""
+    x, (split, join) = rotation.x, pairing
+    pairs = rotation.angles.shape[-1]
     a, b = split(x, pairs)
-    cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
+    cos, sin = rotation.cos.to(x.dtype), rotation.sin.to(x.dtype)
     turned = join(a * cos - b * sin, b * cos + a * sin)
     return torch.cat((turned, x[..., 2 * pairs :]), dim=-1)
 
 
-def _size(rotation: Rotation, pairing: tuple[Callable, Callable]) -> Tensor:
+def rotated_size(rotation: Rotation, pairing: tuple[Callable, Callable]) -> Tensor:
     """|a cos| + |b sin| and |b cos| + |a sin|: what each sum adds."""
-    (x, angles), (split, join) = rotation, pairing
-    pairs = angles.shape[-1]
+    x, (split, join) = rotation.x, pairing
+    pairs = rotation.angles.shape[-1]
     a, b = (torch.abs(part) for part in split(x, pairs))
-    cos, sin = torch.abs(torch.cos(angles)), torch.abs(torch.sin(angles))
+    cos, sin = torch.abs(rotation.cos), torch.abs(rotation.sin)
     return torch.cat((join(a * cos + b * sin, b * cos + a * sin), torch.abs(x[..., 2 * pairs :])), dim=-1)
 
 
 def _complex_opinion(rotation: Rotation, pairing: tuple[Callable, Callable]) -> Tensor:
     """The pair as a complex number, times e^(i angle)."""
-    (x, angles), (split, join) = rotation, pairing
+    x, angles, (split, join) = rotation.x, rotation.angles, pairing
     pairs = angles.shape[-1]
     turned = torch.complex(*split(x, pairs)) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat((join(turned.real, turned.imag), x[..., 2 * pairs :]), dim=-1)
 
 
-def _half_turn_opinion(rotation: Rotation, pairing: tuple[Callable, Callable]) -> Tensor:
+def half_turn_opinion(rotation: Rotation, pairing: tuple[Callable, Callable]) -> Tensor:
     """x * cos + (x turned by a quarter) * sin, over whole heads, as model code writes it."""
-    x, angles = rotation
+    x, angles = rotation.x, rotation.angles
     width = 2 * angles.shape[-1]
     head, tail = x[..., :width], x[..., width:]
     quarter = torch.cat((-head[..., width // 2 :], head[..., : width // 2]), dim=-1)
     both = torch.cat((angles, angles), dim=-1)
-    return torch.cat((head * both.cos() + quarter * both.sin(), tail), dim=-1)
+    turned = head * (both.cos() * rotation.factor) + quarter * (both.sin() * rotation.factor)
+    return torch.cat((turned, tail), dim=-1)
 
 
 def lengths_of_pairs_stay(pairing: tuple[Callable, Callable]) -> Callable[[Run, Inputs, Params], bool]:
@@ -134,10 +156,10 @@ def _oracle(
     *properties,
 ) -> Oracle:
     def program(call: Call) -> Outputs:
-        return (_rotated(rotation(call), pairing),)
+        return (rotated(rotation(call), pairing),)
 
     def magnitudes(call: Call) -> Magnitudes:
-        return (_size(rotation(call), pairing),)
+        return (rotated_size(rotation(call), pairing),)
 
     return Oracle(
         op,
@@ -150,7 +172,7 @@ def _oracle(
 
 
 ORACLES = (
-    _oracle("RopeNeoxFwdOp", _by_row, _NEOX, _half_turn_opinion),
+    _oracle("RopeNeoxFwdOp", _by_row, NEOX, half_turn_opinion),
     _oracle("RopeNonNeoxFwdOp", _by_row, _NON_NEOX, _complex_opinion),
-    _oracle("RopeNeoxPositionIdsFwdOp", _by_id, _NEOX, _half_turn_opinion, position_zero_is_copied),
+    _oracle("RopeNeoxPositionIdsFwdOp", _by_id, NEOX, half_turn_opinion, position_zero_is_copied),
 )
