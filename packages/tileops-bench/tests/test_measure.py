@@ -129,7 +129,7 @@ def test_integers_whose_values_belong_together_are_exchanged_as_a_whole():
     pool = InputPool(tables, "cpu")
     pool.stir(0)
     assert sorted(pool.slots[0]["table"].tolist()) == list(range(8))
-    assert torch.equal(pool.slots[0]["table"], tables(3)["table"])
+    assert pool.slots[0]["table"].tolist() == tables(3)["table"].tolist()
 
 
 def test_work_done_only_where_nobody_times_is_output_changed():
@@ -142,6 +142,32 @@ def test_work_done_only_where_nobody_times_is_output_changed():
 
     (raw,), _, _ = run(sly)
     assert Code.OUTPUT_CHANGED in codes(judged(raw))
+
+
+def test_work_done_in_the_constructor_is_output_constant():
+    class Precomputed:
+        def __init__(self):
+            self.answer = generate(0)["x"].exp()
+
+        def __call__(self, x):
+            return self.answer.clone()
+
+    assert verdict_codes(Precomputed(), torch.exp) == {Code.OUTPUT_CONSTANT}
+
+
+def test_time_spent_tuning_inside_a_timed_call_is_in_the_samples():
+    """No sample is dropped: a call that looks for its best config pays for it."""
+    calls = []
+
+    def tuning(x):
+        calls.append(1)
+        if len(calls) % 4 == 0:
+            time.sleep(0.03)
+        return x.exp()
+
+    (raw,), _, _ = run(tuning, rounds=12, bulk=False)
+    assert len(raw.samples) == 12
+    assert sum(sample > 25_000_000 for sample in raw.samples) >= 2
 
 
 def test_a_call_cannot_find_out_whether_it_is_kept():
