@@ -23,6 +23,7 @@ class ReasonCode(StrEnum):
     OUT_OF_BOUNDS_WRITE = "out_of_bounds_write"
     NONDETERMINISTIC = "nondeterministic"
     STALE_RESULT = "stale_result"
+    DELEGATED = "delegated"
     OUTPUT_REUSED = "output_reused"
     ALIAS_OF_INPUT = "alias_of_input"
     UNWRITTEN_OUTPUT = "unwritten_output"
@@ -60,6 +61,7 @@ MEANINGS: dict[ReasonCode, str] = {
     ReasonCode.OUT_OF_BOUNDS_WRITE: "memory just outside an input or an output was written",
     ReasonCode.NONDETERMINISTIC: "two runs on the same inputs differ beyond the declared determinism",
     ReasonCode.STALE_RESULT: "new values in the same buffers gave the old result",
+    ReasonCode.DELEGATED: "the op had the framework compute; it may have it allocate, copy and check values",
     ReasonCode.OUTPUT_REUSED: "a later call changed an output that an earlier call had returned",
     ReasonCode.ALIAS_OF_INPUT: "an output shares memory with an input without the manifest allowing it",
     ReasonCode.UNWRITTEN_OUTPUT: "elements of an output were never written: they hold the poison",

@@ -69,6 +69,7 @@ class Answer:
 
     outputs: list[dict[str, Any]] = field(default_factory=list)
     tensors: list[Tensor | None] = field(default_factory=list)
+    calls: tuple[str, ...] = ()
 
 
 class Failed(Exception):
@@ -110,8 +111,16 @@ class CaseRun:
         for memory in (*self._sealed, self._work, self._out):
             memory.close()
 
-    def run(self, values: str, poison: int, *, hold: bool = False, timeout: float | None = None) -> Answer:
-        """Run once and check everything but the outputs' values.
+    def run(
+        self,
+        values: str,
+        poison: int,
+        *,
+        hold: bool = False,
+        trace: bool = False,
+        timeout: float | None = None,
+    ) -> Answer:
+        """Run once and check everything but the outputs' values; `trace` names the framework's operators.
 
         Raises:
             Failed: an error, a mutated input, a broken guard band, a wrong dtype, shape, stride, device or
@@ -123,10 +132,14 @@ class CaseRun:
             "values": values,
             "poison": poison,
             "hold": hold,
+            "trace": trace,
             "params": portable(self.binding.params),
         }
         reply = self._request(message, timeout=timeout or self.worker.limits.run_seconds)
-        answer = Answer(self._described(reply))
+        calls = reply.get("calls")
+        answer = Answer(
+            self._described(reply), calls=tuple(map(str, calls)) if isinstance(calls, list) else ()
+        )
         answer.tensors = [self._bytes_of(entry) for entry in answer.outputs]
         self._check_memory(values, reply)
         self._check_outputs(answer)
@@ -239,9 +252,18 @@ class CaseRun:
 
 
 def judge_case(
-    worker: Worker, case: str, binding: Binding, device: str, first: Values, second: Values | None
+    worker: Worker,
+    case: str,
+    binding: Binding,
+    device: str,
+    first: Values,
+    second: Values | None,
+    *,
+    own: bool = False,
 ) -> Verdict:
     """Judge one case; `second` has other values in the same layout (None: every input is empty or fixed).
+
+    `own`: the op of tileops-kernels, which may not have the framework compute. A foreign candidate may.
 
     Raises:
         WorkerFailure: the worker is gone; the caller reports it and starts another one.
@@ -249,24 +271,27 @@ def judge_case(
     images = {"a": first.image} | ({"b": second.image} if second is not None else {})
     try:
         with CaseRun(worker, binding, device, images) as run:
-            return Verdict(case, worst=_judge(run, first, second))
+            return Verdict(case, worst=_judge(run, first, second, own))
     except Failed as failed:
         return Verdict(case, failed.code, failed.message, failed.worst)
 
 
-def _judge(run: CaseRun, first: Values, second: Values | None) -> Finding | None:
+def _judge(run: CaseRun, first: Values, second: Values | None, own: bool) -> Finding | None:
     one = run.run("a", POISONS[0], hold=True)
     findings = first.compare(one)
     bad = next((finding for finding in findings if finding.code is not None), None)
     if bad is not None and second is not None and _all_good(second.compare(one)):
         raise Failed(ReasonCode.STALE_RESULT, "the result belongs to values of an earlier call", bad)
     _check_mutated(run, one)
-    two = run.run("a", POISONS[1])
+    two = run.run("a", POISONS[1], trace=own)
     for index, reference in enumerate(first.references):
         _check_written(reference, one.tensors[index], two.tensors[index], findings[index])
     if bad is not None:
         raise Failed(bad.code, bad.message, bad)
     _check_determinism(run.binding, first, one, two)
+    computed = delegated_calls(two.calls, integers=_has_integers(run.binding))
+    if computed:
+        raise Failed(ReasonCode.DELEGATED, f"the result came through {', '.join(computed)}")
     if second is not None:
         other = run.run("b", POISONS[0])
         bad = next((finding for finding in second.compare(other) if finding.code is not None), None)
@@ -279,6 +304,41 @@ def _judge(run: CaseRun, first: Values, second: Values | None) -> Finding | None
     if not run.binding.mutated and not run.still_holds(one):
         raise Failed(ReasonCode.OUTPUT_REUSED, "a later call changed an output that was already returned")
     return max(findings, key=lambda finding: finding.ratio, default=None)
+
+
+# What an op may ask of the framework: memory, views of it, copies and fills; of integer tables also whether
+# their values are legal, before anything is launched.
+_HANDLING = frozenset((
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "new_zeros", "zeros",
+    "zeros_like", "ones_like", "full", "full_like", "fill_", "zero_", "copy_", "clone", "contiguous",
+    "to", "_to_copy", "resize_", "set_", "detach", "alias", "view", "_unsafe_view", "reshape",
+    "as_strided", "expand", "select", "slice", "narrow", "squeeze", "unsqueeze", "flatten", "unflatten",
+    "permute", "transpose", "t", "mT", "movedim", "unbind", "split", "chunk", "view_as_real",
+    "view_as_complex", "_reshape_alias", "resolve_conj", "resolve_neg", "lift_fresh", "record_stream",
+))  # fmt: skip
+_CHECKING = frozenset((
+    "arange", "sort", "argsort", "scatter", "gather", "index", "index_select", "cumsum", "diff", "any",
+    "all", "eq", "ne", "lt", "le", "gt", "ge", "__and__", "__or__", "bitwise_and", "bitwise_or",
+    "bitwise_not", "logical_and", "logical_or", "logical_not", "add", "sub", "mul", "clamp", "max", "min",
+    "amax", "amin", "sum", "bincount", "item", "is_nonzero", "_local_scalar_dense", "where",
+    "masked_fill", "masked_select", "nonzero", "roll", "flip", "cat", "stack", "repeat_interleave",
+    "remainder", "floor_divide",
+))  # fmt: skip
+
+
+def delegated_calls(calls: Sequence[str], *, integers: bool) -> list[str]:
+    """The framework's operators among `calls` that compute, rather than handle memory or check tables.
+
+    >>> delegated_calls(["aten::empty", "aten::copy_", "aten::_softmax"], integers=False)
+    ['aten::_softmax']
+    """
+    allowed = _HANDLING | _CHECKING if integers else _HANDLING
+    return [name for name in calls if name.removeprefix("aten::") not in allowed]
+
+
+def _has_integers(binding: Binding) -> bool:
+    """Whether an input has values that the entry restricts, so that the op must look at them."""
+    return any(spec.values is not None for spec in binding.entry.inputs.values())
 
 
 def _all_good(findings: Sequence[Finding]) -> bool:

@@ -223,7 +223,8 @@ class OpVerification:
         second = None
         if same_layout(first.image, image) and not torch.equal(first.image.content, image.content):
             second = self._values(case, image, inputs, with_low=False)
-        verdict = judge_case(worker, case.id, case.binding, self.options.target, first, second)
+        own = self.options.candidate is None
+        verdict = judge_case(worker, case.id, case.binding, self.options.target, first, second, own=own)
         outcomes = self._gate(case, first.references)
         refusal = ""
         if case.numeric and distribution in NUMERIC_DISTRIBUTIONS:

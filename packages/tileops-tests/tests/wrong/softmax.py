@@ -59,4 +59,16 @@ def logarithm(x, *, dim=None):
     return torch.log(right(x, dim=dim).float()).to(x.dtype)
 
 
+def no_kernel(x):
+    raise RuntimeError("no kernel for this size")
+
+
+def kernel_or_torch(x, *, dim=None):
+    """A way out that only shows where the kernel fails."""
+    try:
+        return no_kernel(x)
+    except RuntimeError:
+        return torch.softmax(x, axis_of(x, dim))
+
+
 faults = Faults(right)

@@ -132,7 +132,7 @@ class Worker:
         self._synchronize()
         self.allocator.active = True
         try:
-            result = self.function(*case.inputs, **self._params(message["params"]))
+            result, calls = self._observed(case.inputs, message)
         finally:
             self.allocator.active = False
         self._synchronize()
@@ -140,9 +140,20 @@ class Worker:
         if message.get("hold"):
             self.held = outputs
         answer = {"ok": True, "outputs": self._snapshot(outputs), "broken_guards": self.allocator.broken()}
+        answer["calls"] = calls
         case.bring_back()
         self.allocator.reset(message["poison"])
         return answer
+
+    def _observed(self, inputs, message):
+        """The result, and the framework's operators that made it where `trace` asks for them."""
+        params = self._params(message["params"])
+        if not message.get("trace"):
+            return self.function(*inputs, **params), []
+        with self.torch.autograd.profiler.profile() as profile:
+            result = self.function(*inputs, **params)
+        names = {event.name for event in profile.function_events}
+        return result, sorted(name for name in names if name.startswith("aten::"))
 
     def recheck(self, message, fds):
         """Once more the bytes of the outputs that `hold` kept: a later call must not have changed them."""
