@@ -29,8 +29,10 @@ def where(rule: dict, kind: str, number: int, pattern: str) -> str:
     """A file that a glob of the rule covers: below the package's sources, or in its tests."""
     dist = re.match(r"packages/(tileops-\w+|\*)/", pattern)
     dist = "tileops-bench" if dist is None or dist[1] == "*" else dist[1]
+    inner = re.search(r"/src/tileops_\w+/(\w+)/\*\*", pattern)
+    below = f"{inner[1]}/" if inner else ""
     suffix = "py" if rule["language"] == "python" else "yaml"
-    return f"packages/{dist}/src/{dist.replace('-', '_')}/{rule['id']}_{kind}_{number}.{suffix}"
+    return f"packages/{dist}/src/{dist.replace('-', '_')}/{below}{rule['id']}_{kind}_{number}.{suffix}"
 
 
 @pytest.fixture(scope="module")
