@@ -213,6 +213,25 @@ def test_a_state_space_chunk_by_chunk_is_the_sequence() -> None:
     assert close(final.reshape(last.shape), last)
 
 
+def test_a_state_space_token_by_token_is_the_sequence() -> None:
+    inputs = state_space()
+    y, last = run("Mamba2FwdOp", inputs, dt_softplus=False)
+    state = inputs["initial_states"]
+    step = (inputs["dt"] + inputs["dt_bias"]).clamp(min=0)
+    for t in range(LENGTH):
+        token = {
+            "A": inputs["A"][:, None, None].expand(4, 3, 5),
+            "dt": step[:, t, :, None].expand(2, 4, 3),
+            "x": inputs["x"][:, t],
+            "B_in": inputs["B"][:, t],
+            "C_in": inputs["C"][:, t],
+            "state": state,
+        }
+        row, state = run("SSDDecodeFwdOp", token)
+        assert close(row, y[:, t])
+    assert close(state, last)
+
+
 def test_tokens_of_another_request_add_nothing_to_a_chunk() -> None:
     inputs = state_space()
     dt, total = (draw(2, 4, 3, CHUNK, seed=i).abs() / 4 for i in (8, 9))

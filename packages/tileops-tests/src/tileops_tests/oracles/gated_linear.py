@@ -24,18 +24,10 @@ from torch import Tensor
 from tileops_tests.oracles.arithmetic import accumulate, vector_times
 from tileops_tests.oracles.base import Call, Magnitudes, Oracle, Outputs
 from tileops_tests.oracles.properties import doubles_with, is_causal
+from tileops_tests.oracles.recurrence import Rounding, not_rounded, outer, scaled
 
 # Tokens that the second opinion takes at once: it holds a decay for each pair of them and key channel.
 _CHUNK = 16
-
-
-# Rounds a named intermediate value as the entry allows.
-Rounding = Callable[[str, Tensor], Tensor]
-
-
-def _not_rounded(name: str, x: Tensor) -> Tensor:
-    """For entries that name no intermediate values."""
-    return x
 
 
 class Tokens(NamedTuple):
@@ -62,22 +54,11 @@ def _tokens(call: Call, gate: str = "g") -> Tokens:
     return Tokens(q * _scale(call), k, v, torch.exp(g))
 
 
-def _outer(a: Tensor, b: Tensor) -> Tensor:
-    return a[..., :, None] * b[..., None, :]
-
-
-def _scaled(rounded: Rounding, x: Tensor) -> Tensor:
-    """Queries or keys as they enter a state: within a chunk they are multiplied by decays, and may then be
-    rounded. Three quarters, like a decay, change every significand, and are taken back without an error.
-    """
-    return rounded("scaled_tokens", x * 0.75) / 0.75
-
-
 def _states(rounded: Rounding, tokens: Tokens, state: Tensor) -> list[Tensor]:
     """The state behind each token."""
     states = []
-    for k, v, decay in zip(_scaled(rounded, tokens.k), tokens.v, tokens.decay, strict=True):
-        state = decay[..., None] * state + _outer(k, v)
+    for k, v, decay in zip(scaled(rounded, tokens.k), tokens.v, tokens.decay, strict=True):
+        state = decay[..., None] * state + outer(k, v)
         states.append(state)
     return states
 
@@ -106,8 +87,8 @@ def _forward(call: Call) -> Outputs:
 
 def _decode(call: Call) -> Outputs:
     tokens = _tokens(call, "gk")
-    states = _states(_not_rounded, tokens, call["state"])
-    return _read(_not_rounded, tokens, states)[0], states[0]
+    states = _states(not_rounded, tokens, call["state"])
+    return _read(not_rounded, tokens, states)[0], states[0]
 
 
 def _sizes(tokens: Tokens) -> Tokens:
@@ -123,8 +104,8 @@ def _forward_size(call: Call) -> Magnitudes:
 
 def _decode_size(call: Call) -> Magnitudes:
     tokens = _sizes(_tokens(call, "gk"))
-    states = _states(_not_rounded, tokens, call["state"].abs())
-    return _read(_not_rounded, tokens, states)[0], states[0]
+    states = _states(not_rounded, tokens, call["state"].abs())
+    return _read(not_rounded, tokens, states)[0], states[0]
 
 
 class Backward(NamedTuple):
@@ -146,7 +127,7 @@ def _starts(call: Call) -> list[Tensor]:
 def _backward(call: Call, tokens: Tokens, do: Tensor, starts: list[Tensor], later: Tensor) -> Backward:
     before: list[Tensor] = []
     states: list[Tensor] = []
-    length, size, queries = tokens.k.shape[0], call.param("chunk_size"), _scaled(call.rounded, tokens.q)
+    length, size, queries = tokens.k.shape[0], call.param("chunk_size"), scaled(call.rounded, tokens.q)
     for chunk, start in enumerate(range(0, length, size)):
         part = Tokens(*(x[start : start + size] for x in tokens))
         run = _states(call.rounded, part, starts[chunk])
@@ -154,7 +135,7 @@ def _backward(call: Call, tokens: Tokens, do: Tensor, starts: list[Tensor], late
         states += run
     gradients: list[Tensor] = []
     for t in range(length - 1, -1, -1):
-        gradients.append(later + _outer(queries[t], do[t]))
+        gradients.append(later + outer(queries[t], do[t]))
         later = tokens.decay[t][..., None] * gradients[-1]
     decayed = [decay[..., None] * state for decay, state in zip(tokens.decay, before, strict=True)]
     return Backward(tokens, do, decayed, states, gradients[::-1])

@@ -377,6 +377,10 @@ ORACLES = (
         lambda call: call["cb"].shape[-1] + call["C"].shape[-1], doubles_with("x", "prev_states"),
     ),
     _oracle(
+        "SSDDecodeFwdOp", _decode, _decode_by_group, _decode_size,
+        lambda call: call["B_in"].shape[-1], doubles_with("x", "state"),
+    ),
+    _oracle(
         "Mamba2FwdOp", _mamba2, _mamba2_by_chunks, _mamba2_size,
         lambda call: call["x"].shape[1] + call["B"].shape[-1],
         doubles_with("x", "initial_states"), is_causal(1),
