@@ -91,3 +91,18 @@ def test_expert_maps_of_fused_experts_number_local_experts_once():
 def test_a_factor_of_a_cache_is_a_power_of_two():
     _, inputs = made("GroupedQueryAttentionPrefillPagedWithKVCacheFwdOp", distribution="adversarial")
     assert torch.frexp(inputs["k_scale"])[0].abs().item() == 0.5
+
+
+@pytest.mark.parametrize("op", ["GemmFp8FwdOp", "MoeGateUpFwdOp", "FusedMoeFwdOp"])
+def test_structured_products_have_one_random_operand(op):
+    """Rows of a structured tensor are ramps, constants and patterns; those of a random one are not."""
+    _, inputs = made(op, distribution="structured")
+    first, *others = (t.float() for t in inputs.values() if t is not None and t.dim() > 1)
+    assert first.flatten()[:128].unique().numel() > 40
+    assert any((t.reshape(-1, t.shape[-1]).diff(dim=-1) == 0).all(dim=-1).any() for t in others)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_gradients_of_structured_attention_are_random(is_causal):
+    _, inputs = made("GroupedQueryAttentionBwdOp", params={"is_causal": is_causal}, distribution="structured")
+    assert all(abs(inputs[name].float().std() - 1) < 0.1 for name in ("q", "k", "do"))

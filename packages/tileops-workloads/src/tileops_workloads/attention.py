@@ -69,7 +69,8 @@ class CachedAttentionWorkload(MaskedAttentionWorkload):
 @register("MultiHeadAttentionBwdOp", "GroupedQueryAttentionBwdOp")
 class AttentionGradientWorkload(WorkloadBase):
     """`lse` is near what scores of unit variance give: log(keys that the query sees) + 1/2. Without that the
-    weights are not of size 1 / keys. All else is weighed in one of the sums, and no more than 16.
+    weights are not of size 1 / keys, so queries and keys are random in `structured` too; and so are
+    gradients, of which sums of equal ones cancel. All but `lse` is weighed in one of the sums, and no more than 16.
     """
 
     largest: ClassVar[float] = 16.0
@@ -78,7 +79,8 @@ class AttentionGradientWorkload(WorkloadBase):
         if spec.name == "lse":
             plain = self.draw(spec.name, meta, "normal")
             return plain / 8 + self._expected(meta)
-        values = super().gen_input(spec, meta, made)
+        random = self.distribution == "structured" and spec.name in ("q", "k", "do")
+        values = self.draw(spec.name, meta, "normal" if random else None)
         return values.masked_fill(~(values.abs() <= self.largest), 0)
 
     def _expected(self, meta: TensorMeta) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Routed layers: which expert is where, and scores between which rounding cannot choose."""
+"""Products and routed layers: which expert is where, and scores between which rounding cannot choose."""
 
 from __future__ import annotations
 
@@ -16,8 +16,31 @@ from .registry import register
 from .structured import Made
 
 
+@register(
+    "BmmFp8KNFwdOp",
+    "BmmFp8NKFwdOp",
+    "GemmFp8FwdOp",
+    "GroupedGemmFwdOp",
+    "MoeGroupedGemmNopadFwdOp",
+    "MoeGateUpFwdOp",
+    "MoeUnpermuteFwdOp",
+)
+class OneRandomOperandWorkload(WorkloadBase):
+    """In `structured` inputs the first operand is random all the same, and so are scales.
+
+    Rounding errors of a product of regular operands cancel, so that a result in a lower precision would pass;
+    and the one element of a ramp is 0.
+    """
+
+    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
+        random = spec.name == next(iter(self.entry.inputs)) or spec.name.startswith("scale_")
+        if random and self.distribution == "structured":
+            return self.draw(spec.name, meta, "normal")
+        return super().gen_input(spec, meta, made)
+
+
 @register("MoePermuteNopadFwdOp", "FusedMoEExpertsNopadPersistent3WGFwdOp")
-class ExpertMapWorkload(WorkloadBase):
+class ExpertMapWorkload(OneRandomOperandWorkload):
     """`expert_map` numbers the local experts 0, 1, … in random order and maps every other expert to -1."""
 
     def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
@@ -29,7 +52,7 @@ class ExpertMapWorkload(WorkloadBase):
 
 
 @register("FusedMoeFwdOp")
-class SeparatedScoresWorkload(WorkloadBase):
+class SeparatedScoresWorkload(OneRandomOperandWorkload):
     """A token's scores, biased where there is a bias, lie 5 / (8 experts) apart, in every distribution.
 
     Of two scores that differ by a rounding error either may be the greater one: which expert is chosen then
