@@ -77,10 +77,14 @@ def test_torch_schema_has_the_arguments_of_the_entry(name):
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_is_registered_with_torch_on_import(name):
     runtime = CATALOG.runtime(name)
-    qualified = f"tileops::{runtime.entry.function_name}"
-    assert runtime.overload.name() == qualified
-    for key in ("CPU", "CUDA", "Meta", "Autograd"):
-        assert torch._C._dispatch_has_kernel_for_dispatch_key(qualified, key)
+    # An op that always writes an input has the in-place form alone.
+    overload = runtime.overload or runtime.in_place_overload
+    qualified = f"tileops::{runtime.entry.function_name}{'' if runtime.overload else '_'}"
+    assert overload.name() == qualified
+    # Without inputs no tensor says where to run.
+    places = ("CPU", "CUDA") if runtime.signature.inputs else ("BackendSelect",)
+    for key in (*places, "Meta", "Autograd"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(qualified, key), key
 
 
 def test_no_function_is_hidden_by_a_submodule():
