@@ -70,7 +70,8 @@ class CachedAttentionWorkload(MaskedAttentionWorkload):
 class AttentionGradientWorkload(WorkloadBase):
     """`lse` is near what scores of unit variance give: log(keys that the query sees) + 1/2. Without that the
     weights are not of size 1 / keys, so queries and keys are random in `structured` too; and so are
-    gradients, of which sums of equal ones cancel. All but `lse` is weighed in one of the sums, and no more than 16.
+    gradients, of which sums of equal ones cancel. All but `lse` is weighed in one of the sums, and no more
+    than 16.
     """
 
     largest: ClassVar[float] = 16.0
