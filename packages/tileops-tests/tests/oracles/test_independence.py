@@ -166,6 +166,7 @@ OTHER_DTYPES = {
     "RopeLlama31FwdOp": {torch.float64},
     "RopeYarnFwdOp": {torch.float64},
     "RopeLongRopeFwdOp": {torch.float64},
+    "GroupedQueryAttentionPrefillPagedWithKVCacheFwdOp": {torch.float64, torch.float8_e4m3fn},
     "FusedAddRMSNormFwdOp": {torch.float32},
     "FusedAddLayerNormFwdOp": {torch.float32},
 }

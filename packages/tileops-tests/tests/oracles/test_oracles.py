@@ -216,6 +216,11 @@ BREAKS = [
     ("MHCPostFwdOp", "nothing_written_changes_nothing", lambda y, x: y * 1.001),
     ("GroupedQueryAttentionBwdOp", "is_linear_in_the_gradient", lambda y, x: y + 1),
     ("GroupedQueryAttentionPrefillFwdOp", "other_requests_do_not_matter", lambda y, x: y + x.shape[0]),
+    (
+        "GroupedQueryAttentionPrefillPagedWithKVCacheFwdOp",
+        "pages_hold_the_new_tokens_and_nothing_else_changes",
+        lambda y, x: y * 1.001,
+    ),
     ("MultiHeadLatentAttentionDecodeWithKVCacheFwdOp", "values_are_averaged", lambda y, x: y * 1.001),
     ("DeepSeekSparseAttentionDecodeWithKVCacheFwdOp", "values_are_averaged", lambda y, x: y * 1.001),
     ("FP8LightningIndexerFwdOp", "is_linear_in_the_weights", lambda y, x: y + 1),
