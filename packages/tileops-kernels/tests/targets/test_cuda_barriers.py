@@ -56,7 +56,14 @@ if (((int)threadIdx.x) < 128) {
 """
 
 
-@pytest.mark.parametrize("body", [ONE_WARP, HALF_OF_ALL, ELSE_BRANCH])
+SEVERAL_CONDITIONS = """
+if (64 <= ((int)threadIdx.x) && ((((int)threadIdx.x) & 31) != 5) || (((int)threadIdx.x) / 2) % 4 == 1) {
+  __syncthreads();
+}
+"""
+
+
+@pytest.mark.parametrize("body", [ONE_WARP, HALF_OF_ALL, ELSE_BRANCH, SEVERAL_CONDITIONS])
 def test_barrier_that_too_few_threads_reach_is_refused(body: str) -> None:
     with pytest.raises(LoweringError, match=r"k: a barrier for \d+ threads is reached by \d+ of them"):
         check_barriers(kernel(body))

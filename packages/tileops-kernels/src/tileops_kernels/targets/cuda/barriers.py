@@ -7,6 +7,8 @@ over loop variables and sizes, are taken to be true for all threads or none.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,12 @@ _BARRIER = re.compile(r"\btl::__sync_thread_partial\((\d+), (\d+)\)|\b__syncthre
 _ARRIVAL = re.compile(r"\bbar\.arrive\s+(\d+), (\d+)|\btl::__named_barrier_arrive\((\d+), (\d+)\)")
 _IF = re.compile(r"if \((.*)\) \{$")
 _PLAIN = re.compile(r"[\d\s()<>=!&|+\-*/%^t]*")
+_OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.Eq: operator.eq,
+    ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,5 +99,23 @@ def _taken(line: str, here: frozenset[int]) -> frozenset[int] | None:
     if not _PLAIN.fullmatch(condition):
         return None
     condition = condition.replace("&&", " and ").replace("||", " or ").replace("/", "//")
-    code = compile(condition, "<condition>", "eval")
-    return frozenset(t for t in here if eval(code, {"__builtins__": {}, "t": t}))
+    tree = ast.parse(condition, mode="eval").body
+    return frozenset(t for t in here if _value(tree, t))
+
+
+def _value(node: ast.expr, t: int) -> int:
+    """An expression of C over integers and the thread index `t`, whose grammar is Python's here."""
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name():
+            return t
+        case ast.BinOp(left, op, right):
+            return _OPERATORS[type(op)](_value(left, t), _value(right, t))
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_value(operand, t)
+        case ast.BoolOp(op, values):
+            return (all if isinstance(op, ast.And) else any)(_value(v, t) for v in values)
+        case ast.Compare(left, [op], [right]):
+            return _OPERATORS[type(op)](_value(left, t), _value(right, t))
+    raise LoweringError(f"a condition over the thread index is not understood: {ast.unparse(node)}")
