@@ -57,6 +57,11 @@ def test_docstrings_name_every_argument_and_output(name):
             assert f"    {argument} (" in doc
 
 
+def test_docstrings_say_the_precision_of_sums():
+    assert "accumulates in float32;" in get_op("GemmFwdOp").__doc__
+    assert "accumulates in the precision of the output;" in get_op("FFTC2CFwdOp").__doc__
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_torch_schema_has_the_arguments_of_the_entry(name):
     entry, runtime = CATALOG.manifest[name], CATALOG.runtime(name)

@@ -46,8 +46,10 @@ def _lines(entry: Entry, *, function: bool) -> Iterator[str]:
     for rule in entry.rules:
         yield f"    RuleError: {rule.message}."
     yield ""
+    accumulate = entry.numerics.accumulate
+    precision = "the precision of the output" if accumulate == "output" else accumulate
     yield (
-        f"Numerics: accumulates in {entry.numerics.accumulate}; NaN: {entry.numerics.nan}; "
+        f"Numerics: accumulates in {precision}; NaN: {entry.numerics.nan}; "
         f"determinism: {entry.numerics.determinism}."
     )
 
