@@ -9,9 +9,11 @@ import torch
 
 from tileops_manifest import TensorMeta, load_manifest
 from tileops_tests.comparator import OutputReference, compare
-from tileops_tests.reference import build_references, sees_lower_precision
+from tileops_tests.oracles import get_oracle
+from tileops_tests.reference import accumulation_dtype, build_references, sees_lower_precision
 from tileops_tests.sensitivity import KINDS, Outcome, gate
 from tileops_tests.tolerance import TILE_COLUMNS, TILE_ROWS, Constants
+from tileops_workloads import make_workload
 
 CONSTANTS = Constants(k=2.0, c=1.0, c2=1.0)
 SHAPE = (TILE_ROWS * 2 + 3, TILE_COLUMNS + 9)
@@ -142,6 +144,32 @@ def test_exact_entries_and_integer_outputs_are_compared_bit_for_bit() -> None:
     assert made.bound is None
     assert compare(torch.tensor([-1.0, -0.0, 2.0]), made).code is None
     assert compare(torch.tensor([-1.0, -0.0, 2.0 + 2**-22]), made).code == "wrong_value"
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("complex64", "float32"), ("complex128", "float64")])
+def test_a_complex_output_is_judged_by_its_parts_in_their_own_precision(dtype: str, precision: str) -> None:
+    workload = make_workload(load_manifest()["FFTC2CFwdOp"], "ragged", dtype)
+    assert accumulation_dtype(workload.binding) == precision
+    oracle = get_oracle("FFTC2CFwdOp")
+    (reference,) = build_references(workload.binding, oracle, workload.gen_inputs(), CONSTANTS)
+    assert reference.complex
+    assert reference.dtype == precision
+    assert reference.expected.shape == (3, 5, 128, 2)
+    # The program in the specified precision errs, in double precision too: it is judged by a wider one.
+    assert reference.e_base.max() > 0
+    assert sees_lower_precision([reference])
+
+
+def test_mutated_inputs_that_no_output_is_have_references_of_their_own() -> None:
+    entry = load_manifest()["BatchNormFwdOp"]
+    for training, names in ((True, ["output", "running_mean", "running_var"]), (False, ["output"])):
+        workload = make_workload(entry, "ragged", "float16", params={"training": training})
+        oracle = get_oracle("BatchNormFwdOp")
+        references = build_references(workload.binding, oracle, workload.gen_inputs(), CONSTANTS)
+        assert [reference.name for reference in references] == names
+        assert [reference.dtype for reference in references] == ["float16", "float32", "float32"][
+            : len(names)
+        ]
 
 
 def test_an_oracle_of_another_shape_is_an_error_and_not_a_verdict() -> None:
