@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tileops_manifest.loader import PACKAGED
 
-COPIES = 3
+COPIES = 2
 RUNS = 5
 
 IMPORT = "import time; t = time.process_time(); import tileops_manifest; print(time.process_time() - t)"
@@ -31,7 +31,7 @@ def synthesise(folder: Path) -> None:
     for copy in range(COPIES):
         for file in PACKAGED.glob("*.yaml"):
             text = re.sub(
-                r"^  (\w+)FwdOp:", rf"  \1V{copy}FwdOp:", file.read_text("utf-8"), flags=re.MULTILINE
+                r"^  (\w+?)(FwdOp|BwdOp):", rf"  \1V{copy}\2:", file.read_text("utf-8"), flags=re.MULTILINE
             )
             text = re.sub(r'flops: "([^"]+)"', rf'flops: "\1 + {copy}"', text)
             (folder / f"{file.stem}_{copy}.yaml").write_text(text, encoding="utf-8")
