@@ -19,6 +19,10 @@ LOG2_E = math.log2(math.e)
 SQRT_HALF = math.sqrt(0.5)
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
+# From here on a float32 is a whole number that further digits do not change.
+WHOLE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,107 @@ def gelu_tanh(m: Math, x: Any) -> Any:
     """The tanh approximation of gelu, through 0.5 * (1 + tanh(u)) == sigmoid(2 * u)."""
     u = T.float32(SQRT_2_OVER_PI) * (x + T.float32(GELU_CUBIC) * x * x * x)
     return m.divide(x, 1 + m.exp(T.float32(-2.0) * u))
+
+
+def hardswish(m: Math, x: Any) -> Any:
+    """x * min(max(x + 3, 0), 6) / 6; scaling the factor first keeps large x from overflowing."""
+    return x * (T.min(T.max(x + 3, 0), 6) * T.float32(1 / 6))
+
+
+def hardsigmoid(m: Math, x: Any) -> Any:
+    """min(max(x + 3, 0), 6) / 6, and NaN for NaN."""
+    return minimum(maximum(x + 3, T.float32(0)), T.float32(6)) * T.float32(1 / 6)
+
+
+def mish(m: Math, x: Any) -> Any:
+    """x * tanh(log(1 + e^x)), where the tangent is n / (n + 2) with n = e^x (e^x + 2).
+
+    For positive x both are divided by e^(2 x): only e^-|x| is computed, which does not overflow.
+    """
+    e = m.exp(-T.abs(x))
+    n = e * (e + 2)
+    above = 1 + 2 * e
+    return x * m.divide(select(x > 0, above, n), select(x > 0, above + 2 * e * e, n + 2))
+
+
+def expm1_below(x: Any) -> Any:
+    """exp(x) - 1 for x below about 1, by the tangent of half the angle: near 0 nothing cancels."""
+    t = T.tanh(x * T.float32(0.5))
+    return 2 * t / (1 - t)
+
+
+def expm1(m: Math, x: Any) -> Any:
+    """exp(x) - 1."""
+    return select(x < T.float32(0.5), expm1_below(x), T.exp(x) - 1)
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x); the error of 1 + x is made good by the slope of the logarithm there (W. Kahan)."""
+    u = 1 + x
+    corrected = T.log(u) * (x / (u - 1))
+    return select(u == 1, x, select(u == T.infinity("float32"), u, corrected))
+
+
+def elu(x: Any, alpha: Any) -> Any:
+    """x where it is positive, else alpha (exp(x) - 1)."""
+    return select(x > 0, x, alpha * expm1_below(x))
+
+
+def softplus(m: Math, x: Any, beta: Any, threshold: Any) -> Any:
+    """(max(u, 0) + log(1 + exp(-|u|))) / beta with u = beta x; x above the threshold."""
+    u = x * beta
+    smooth = (select(u < 0, T.float32(0), u) + log1p(m.exp(-T.abs(u)))) / beta
+    return select(u > threshold, x, smooth)
+
+
+def lerp(x: Any, y: Any, weight: Any) -> Any:
+    """From the nearer end."""
+    return select(T.abs(weight) < T.float32(0.5), x + weight * (y - x), y - (y - x) * (1 - weight))
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """The rest of the truncated division, moved to the divisor's side of 0."""
+    rest = T.fmod(x, y)
+    moved = tirx.all(rest != 0, tirx.any(tirx.all(rest < 0, y > 0), tirx.all(rest > 0, y < 0)))
+    return select(moved, rest + y, rest)
+
+
+def round_scaled(x: Any, scaled: Any, error: Any, back: Callable[[Any], Any]) -> Any:
+    """x rounded where `scaled + error` is exactly x times a power of ten, and `back` undoes the scaling.
+
+    Rounding `scaled` alone is wrong only where it lies halfway and the exact product does not. Products that
+    are large enough to be whole leave x as it is.
+    """
+    nearest = T.nearbyint(scaled)
+    towards = select(error > 0, T.ceil(scaled), T.floor(scaled))
+    halfway = tirx.all(T.abs(scaled - T.floor(scaled)) == T.float32(0.5), error != 0)
+    return select(T.abs(scaled) >= T.float32(WHOLE), x, back(select(halfway, towards, nearest)))
+
+
+def round_up_scaled(x: Any, power: Any) -> Any:
+    """x to some decimal places; `power` is 10 to their number."""
+    scaled = x * power
+    return round_scaled(x, scaled, T.fma(x, power, -scaled), lambda r: r / power)
+
+
+def round_down_scaled(x: Any, power: Any) -> Any:
+    """x to tens, hundreds, ...; `power` says which."""
+    scaled = x / power
+    return round_scaled(x, scaled, T.fma(-scaled, power, x), lambda r: r * power)
+
+
+def _whole(rounded: Callable[[Any], Any]) -> Callable[[Math, Any], Any]:
+    """A rounding; integers are whole already."""
+    return lambda m, x: rounded(x) if _is_float(x) else x
+
+
+def _sign(m: Math, x: Any) -> Any:
+    zero, one = tirx.const(0, x.dtype), tirx.const(1, x.dtype)
+    return select(x > zero, one, zero) - select(x < zero, one, zero)
+
+
+def _is_true(x: Any) -> Any:
+    return tirx.NE(x, tirx.const(0, x.dtype))
 
 
 def _is_float(x: Any) -> bool:
@@ -159,12 +264,32 @@ EXPRESSIONS: dict[str, Expression] = {
     "sigmoid": _unary(lambda m, x: m.divide(T.float32(1), 1 + m.exp(-x))),
     "tanh": _unary(lambda m, x: T.tanh(x)),
     "erf": _unary(lambda m, x: T.erf(x)),
-    "floor": _unary(lambda m, x: T.floor(x) if _is_float(x) else x),
+    "hardswish": _unary(hardswish),
+    "hardsigmoid": _unary(hardsigmoid),
+    "mish": _unary(mish),
+    "selu": _unary(lambda m, x: T.float32(SELU_SCALE) * elu(x, T.float32(SELU_ALPHA))),
+    "elu": Expression(lambda m, x, p: elu(x[0], p[0])),
+    "softplus": Expression(lambda m, x, p: softplus(m, x[0], p[0], p[1])),
+    "expm1": _unary(expm1),
+    "log1p": _unary(lambda m, x: log1p(x)),
+    "floor": _unary(_whole(T.floor)),
+    "ceil": _unary(_whole(T.ceil)),
+    "trunc": _unary(_whole(T.trunc)),
+    "round": _unary(_whole(T.nearbyint)),
+    "round_up_scaled": Expression(lambda m, x, p: round_up_scaled(x[0], p[0])),
+    "round_down_scaled": Expression(lambda m, x, p: round_down_scaled(x[0], p[0])),
+    "sign": _unary(_sign),
     "sin": _unary(lambda m, x: T.sin(x)),
     "cos": _unary(lambda m, x: T.cos(x)),
     "leaky_relu": Expression(lambda m, x, p: select(x[0] > 0, x[0], x[0] * p[0])),
     "clamp_scalar": Expression(lambda m, x, p: minimum(maximum(x[0], p[0]), p[1])),
     "isnan": _unary(lambda m, x: is_nan(x) if _is_float(x) else tirx.const(False, "bool")),
+    "isinf": _unary(
+        lambda m, x: tirx.EQ(T.abs(x), T.infinity("float32")) if _is_float(x) else tirx.const(False, "bool")
+    ),
+    "isfinite": _unary(
+        lambda m, x: T.abs(x) < T.infinity("float32") if _is_float(x) else tirx.const(True, "bool")
+    ),
     "logical_not": _unary(lambda m, x: tirx.EQ(x, tirx.const(0, x.dtype))),
     "bitwise_not": _unary(lambda m, x: ~x, on_bool=lambda m, x, p: tirx.const(1, "uint8") - x[0]),
     # binary
@@ -182,7 +307,22 @@ EXPRESSIONS: dict[str, Expression] = {
     "minimum": _binary(minimum),
     "eq": _binary(lambda a, b: tirx.EQ(a, b)),
     "lt": _binary(lambda a, b: a < b),
+    "ne": _binary(lambda a, b: tirx.NE(a, b)),
+    "gt": _binary(lambda a, b: a > b),
+    "ge": _binary(lambda a, b: a >= b),
+    "le": _binary(lambda a, b: a <= b),
+    "logical_and": _binary(lambda a, b: tirx.all(_is_true(a), _is_true(b))),
+    "logical_or": _binary(lambda a, b: tirx.any(_is_true(a), _is_true(b))),
     "bitwise_and": _binary(lambda a, b: a & b),
+    "bitwise_or": _binary(lambda a, b: a | b),
+    "bitwise_xor": _binary(lambda a, b: a ^ b),
+    "remainder": _binary(remainder),
+    "pow": _binary(lambda a, b: T.pow(a, b)),
+    "lerp": Expression(lambda m, x, p: lerp(x[0], x[1], p[0]), inputs=2),
+    "prelu": _binary(lambda a, b: select(a > 0, a, b * a)),
     # ternary
+    "lerp_tensor": Expression(lambda m, x, p: lerp(*x), inputs=3),
+    "clamp": Expression(lambda m, x, p: minimum(maximum(x[0], x[1]), x[2]), inputs=3),
+    "masked_fill": Expression(lambda m, x, p: select(x[1] != 0, x[2], x[0]), inputs=3, compute="native"),
     "where": Expression(lambda m, x, p: select(x[0] != 0, x[1], x[2]), inputs=3, compute="native"),
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tileops_kernels.dtypes import dtype_name, torch_dtype
+from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.elementwise import ElementwiseKernel, scalar_dtype
 from tileops_kernels.kernels.elementwise_strided import MAX_DIMS, StridedElementwiseKernel
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
@@ -197,6 +198,53 @@ def _bounds(params: Params) -> tuple[float, float]:
     return (-inf if low is None else low, inf if high is None else high)
 
 
+class _Prelu(Elementwise):
+    """The weight stands along axis 1 of the input, or is one value."""
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        x, weight = inputs
+        shape = (-1, *(1,) * (x.dim() - 2)) if weight.dim() and weight.numel() > 1 else ()
+        run = super().prepare(binding, (x, weight.reshape(shape) if weight.numel() else weight))
+        return lambda x, weight: run(x, weight.reshape(shape) if weight.numel() else weight)
+
+
+class _Clamp(Elementwise):
+    """One bound is a maximum or a minimum."""
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        _, low, high = inputs
+        expression = "clamp" if None not in (low, high) else "maximum" if high is None else "minimum"
+        run = Elementwise(expression).prepare(binding, inputs)
+        return lambda *given: run(*(tensor for tensor in given if tensor is not None))
+
+
+class _MaskedFillScalar(Elementwise):
+    """The value is a tensor of the input's dtype, made once."""
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        x, mask = inputs
+        value = torch.full((), binding.params["value"], dtype=x.dtype, device=x.device)
+        run = super().prepare(binding, (x, mask, value))
+        return lambda x, mask: run(x, mask, value)
+
+
+# Powers of ten that float32 holds.
+_MOST_DECIMALS = 10
+
+
+def _rounding(params: Params) -> str:
+    decimals = params["decimals"]
+    if abs(decimals) > _MOST_DECIMALS:
+        raise NotImplementedOpError(
+            "RoundFwdOp",
+            argument="decimals",
+            got=decimals,
+            expected=f"at most {_MOST_DECIMALS} in magnitude",
+            rule="10 to the power decimals is a float32",
+        )
+    return "round" if decimals == 0 else "round_up_scaled" if decimals > 0 else "round_down_scaled"
+
+
 _SAME_NAME = [
     "relu",
     "silu",
@@ -210,18 +258,41 @@ _SAME_NAME = [
     "sigmoid",
     "tanh",
     "erf",
+    "hardswish",
+    "hardsigmoid",
+    "mish",
+    "selu",
+    "expm1",
+    "log1p",
     "floor",
+    "ceil",
+    "trunc",
+    "sign",
     "sin",
     "cos",
     "isnan",
+    "isinf",
+    "isfinite",
     "logical_not",
     "bitwise_not",
     "mul",
     "maximum",
     "minimum",
     "eq",
+    "ne",
     "lt",
+    "gt",
+    "ge",
+    "le",
+    "logical_and",
+    "logical_or",
     "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "remainder",
+    "pow",
+    "lerp_tensor",
+    "masked_fill",
     "where",
 ]
 
@@ -234,6 +305,15 @@ OPS: dict[str, Flow] = {
     **{_op_name(name): Elementwise(name) for name in _SAME_NAME},
     "GeluFwdOp": Elementwise(lambda params: "gelu" if params["approximate"] == "none" else "gelu_tanh"),
     "LeakyReluFwdOp": Elementwise("leaky_relu", lambda params: (params["negative_slope"],)),
+    "EluFwdOp": Elementwise("elu", lambda params: (params["alpha"],)),
+    "SoftplusFwdOp": Elementwise("softplus", lambda params: (params["beta"], params["threshold"])),
+    "HardtanhFwdOp": Elementwise("clamp_scalar", lambda params: (params["min_val"], params["max_val"])),
+    "PreluFwdOp": _Prelu("prelu"),
+    "RoundFwdOp": Elementwise(_rounding, lambda params: (10 ** abs(params["decimals"]),)),
+    "ClampFwdOp": _Clamp("clamp"),
+    "MaskedFillScalarFwdOp": _MaskedFillScalar("masked_fill"),
+    "LerpFwdOp": Elementwise("lerp", lambda params: (params["weight"],)),
+    "FloorDivideFwdOp": Elementwise("div_floor"),
     "ClampScalarFwdOp": Elementwise("clamp_scalar", _bounds),
     "AddFwdOp": Elementwise("add", lambda params: (params["alpha"],)),
     "SubFwdOp": Elementwise("sub", lambda params: (params["alpha"],)),
