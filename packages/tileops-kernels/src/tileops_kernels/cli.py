@@ -186,13 +186,14 @@ def _compile_samples(kernels: Iterable[type], target: str) -> int:
     from tileops_kernels.errors import OpError
     from tileops_kernels.targets import TargetError
 
+    device = torch.device(target)
     failed = compiled = 0
     for kernel in kernels:
-        for sample in kernel.samples():
+        for sample in kernel.samples() if kernel.serves_device(device) else ():
             described = f"{kernel.__name__}({', '.join(f'{k}={v}' for k, v in sample.items())})"
             start = time.perf_counter()
             try:
-                kernel.compiled(torch.device(target), **sample)
+                kernel.compiled(device, **sample)
             except (TargetError, OpError) as error:
                 failed += 1
                 print(f"FAILED  {described}: {error}", file=sys.stderr)

@@ -46,6 +46,8 @@ def measure(
 ) -> Iterator[KernelResources]:
     """Lower and compile every sample of the named kernels (default: all), `jobs` at a time, in order.
 
+    A kernel that is not written for an architecture is left out there.
+
     Raises:
         CompilerNotFoundError: no nvcc; says what to install.
         ConfigError: there is no such kernel.
@@ -54,7 +56,14 @@ def measure(
 
     find_toolkit()
     classes = [get_kernel(name) for name in tuple(kernels) or list_kernels()]
-    work = [(cls, sample, arch) for cls in classes for sample in cls.samples() for arch in archs]
+    archs = tuple(archs)
+    work = [
+        (cls, sample, arch)
+        for cls in classes
+        for sample in cls.samples()
+        for arch in archs
+        if cls.serves("cuda", arch)
+    ]
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda item: _measure_one(*item), work)
 

@@ -10,6 +10,7 @@ import torch
 
 from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.attention import AttentionForwardKernel
+from tileops_kernels.kernels.attention_hopper import AttentionHopperKernel
 from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel
 from tileops_kernels.kernels.decode_base import padded_depth, pick_splits, rows_of
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
@@ -56,6 +57,26 @@ def test_window_sizes_and_sequence_lengths_share_one_program() -> None:
     for window, seq in ((1, 9), (5, 9), (64, 70), (1000, 9)):
         assert get_op(WINDOW)(window_size_left=window)(*qkv(seq))[0].shape == (seq, 4, 32)
     assert len(AttentionForwardKernel._memo) == 1
+
+
+def test_hopper_takes_its_own_schedule_for_the_heads_it_is_written_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched = []
+    monkeypatch.setattr(AttentionHopperKernel, "serves_device", classmethod(lambda cls, device: True))
+    for kernel in (AttentionForwardKernel, AttentionHopperKernel):
+
+        def compiled(cls: type, device: torch.device, **static: object) -> SimpleNamespace:
+            launched.append((cls.__name__, static["head_dim"]))
+            return SimpleNamespace(bound=lambda *example: lambda *args: None)
+
+        monkeypatch.setattr(kernel, "compiled", classmethod(compiled))
+    for head_dim in (64, 80, 128):
+        get_op(GQA)()(*qkv(9, head_dim=head_dim))
+    get_op(GQA)()(*(t.float() for t in qkv(9, head_dim=128)))
+    hopper, general = "AttentionHopperKernel", "AttentionForwardKernel"
+    assert launched == [(hopper, 64), (general, 80), (hopper, 128), (general, 128)]
+    assert not AttentionHopperKernel.serves("cpu", None)
 
 
 @pytest.mark.parametrize("op", [GQA, DECODE, PAGED])
@@ -132,13 +153,26 @@ def test_score_scalars_are_in_base_two() -> None:
     assert (scale, cap) == pytest.approx((0.5 / 30, 30 * math.log2(math.e)))
 
 
-def test_cache_lengths_batches_and_scales_share_one_program() -> None:
+def test_cache_lengths_batches_and_scales_share_a_program_for_whole_and_one_for_split_caches() -> None:
     DecodeKernel.clear()
-    for batch, tokens, scale in ((1, 5, None), (3, 5, 0.25), (2, 700, -1.0)):
+    for programs, batch, tokens, scale in (
+        (1, 1, 5, None),
+        (1, 3, 5, 0.25),
+        (2, 2, 700, -1.0),
+        (2, 1, 900, None),
+    ):
         cache = torch.ones(batch, tokens, 2, 32).half()
         out = get_op(DECODE)(sm_scale=scale)(torch.ones(batch, 4, 32).half(), cache, cache)
         assert out.shape == (batch, 4, 32)
-    assert len(DecodeKernel._memo) == 1
+        assert len(DecodeKernel._memo) == programs
+
+
+def test_a_cache_that_is_not_split_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DecodeMergeKernel, "compiled", never)
+    cache = torch.ones(2, 5, 2, 32).half()
+    out = get_op(DECODE)()(torch.ones(2, 4, 32).half(), cache, cache)
+    assert (out.shape, out.dtype) == ((2, 4, 32), torch.float16)
+    assert torch.equal(out, torch.ones_like(out))
 
 
 def test_a_long_cache_is_split_and_merged(monkeypatch: pytest.MonkeyPatch) -> None:

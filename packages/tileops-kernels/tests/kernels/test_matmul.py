@@ -13,6 +13,7 @@ from tileops_kernels.kernels.attention import AttentionForwardKernel
 from tileops_kernels.kernels.bmm import BmmKernel
 from tileops_kernels.kernels.decode import DecodeKernel
 from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel, pick_split
+from tileops_kernels.kernels.gemm_hopper import BmmHopperKernel, GemmHopperKernel
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.ops import get_op
 from tileops_kernels.ops.flows._dense import MAX_GRID_Z, bound_over_batch, dense_copy, same
@@ -25,6 +26,20 @@ def never(*args: object, **kwargs: object) -> object:
     raise AssertionError("nothing must be compiled for this call")
 
 
+class Recorder:
+    """Stands in for a compiled program: notes what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.bound_calls: list[tuple] = []
+
+    def __call__(self, *args: object) -> None:
+        self.calls.append(args)
+
+    def bound(self, *example: object) -> object:
+        return lambda *args: self.bound_calls.append(args)
+
+
 @pytest.mark.parametrize("steps", [1, 3, 7, 16, 112, 113])
 @pytest.mark.parametrize("tiles", [1, 33, 64, 500])
 def test_a_split_divides_the_steps_and_fits_the_gpu(tiles: int, steps: int) -> None:
@@ -34,7 +49,7 @@ def test_a_split_divides_the_steps_and_fits_the_gpu(tiles: int, steps: int) -> N
 
 
 def test_skinny_products_are_split_and_large_ones_are_not() -> None:
-    sizes = {"n": 4096, "k": 7168, "dtype": "bfloat16"}
+    sizes = {"n": 2112, "k": 7168, "dtype": "bfloat16"}
     configs = {
         m: GemmKernel.default_config(target="cuda", arch="sm_90a", m=m, **sizes) for m in (1, 16, 64, 4096)
     }
@@ -59,6 +74,57 @@ def test_float32_products_never_run_as_tf32(kernel: type, arch: str) -> None:
         config = kernel.default_config(target="cuda", arch=arch, **{**sample, "dtype": "float32"})
         assert config.fma
         assert not kernel.default_config(target="cuda", arch=arch, **{**sample, "dtype": "float16"}).fma
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({"m": 4096, "n": 4096}, True),
+        ({"m": 1024, "n": 1024}, False),  # too few wide tiles to fill the GPU
+        ({"m": 4096, "n": 4095}, False),  # the copy engine cannot address such rows
+        ({"m": 4096, "n": 4096, "dtype": "float32"}, False),
+    ],
+)
+def test_hopper_forms_what_it_can_and_what_fills_it(
+    sizes: dict, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GemmHopperKernel, "serves_device", classmethod(lambda cls, device: True))
+    sizes = {"k": 4096, "dtype": "bfloat16", **sizes}
+    general = GemmKernel.default_config(target="cuda", arch="sm_90a", **sizes)
+    assert GemmHopperKernel.beats(general, torch.device("cuda"), **sizes) is expected
+
+
+def test_no_other_device_takes_hoppers_schedule() -> None:
+    general = GemmKernel.default_config(target="cuda", arch="sm_90a", m=4096, n=4096, k=64, dtype="float16")
+    sizes = {"m": 4096, "n": 4096, "k": 64, "dtype": "float16"}
+    assert not GemmHopperKernel.beats(general, torch.device("cpu"), **sizes)
+
+
+def test_a_tile_narrower_than_the_widest_saves_a_round() -> None:
+    def width(n: int) -> int:
+        config = GemmHopperKernel.default_config(target="cuda", arch="sm_90a", m=4096, n=n)
+        assert config.block_n % config.chunk == 0
+        return config.block_n
+
+    assert (width(4096), width(2112)) == (256, 192)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "general", "shapes"),
+    [
+        ("GemmFwdOp", GemmHopperKernel, GemmKernel, ((256, 16), (24, 16))),
+        ("BmmFwdOp", BmmHopperKernel, BmmKernel, ((2, 256, 16), (2, 16, 24))),
+    ],
+)
+def test_the_faster_schedule_is_launched(
+    op: str, kernel: type, general: type, shapes: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Recorder()
+    monkeypatch.setattr(kernel, "beats", classmethod(lambda cls, *args, **sizes: True))
+    monkeypatch.setattr(kernel, "compiled", classmethod(lambda cls, *args, **static: program))
+    monkeypatch.setattr(general, "compiled", never)
+    get_op(op)()(*(torch.ones(shape, dtype=torch.float16) for shape in shapes))
+    assert [len(call) for call in program.bound_calls] == [3]
 
 
 def test_row_and_column_major_operands_are_read_in_place() -> None:
@@ -113,20 +179,6 @@ def test_batch_and_row_counts_share_one_program() -> None:
     for batch, m in ((1, 3), (5, 3), (2, 70)):
         assert op(torch.ones(batch, m, 40).half(), torch.ones(batch, 40, 24).half()).shape == (batch, m, 24)
     assert len(BmmKernel._memo) == 1
-
-
-class Recorder:
-    """Stands in for a compiled program: notes what it is called with."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple] = []
-        self.bound_calls: list[tuple] = []
-
-    def __call__(self, *args: object) -> None:
-        self.calls.append(args)
-
-    def bound(self, *example: object) -> object:
-        return lambda *args: self.bound_calls.append(args)
 
 
 def test_a_batch_within_the_grid_takes_one_bound_launch() -> None:

@@ -63,6 +63,17 @@ def test_one_compilation_per_key(kernel):
     assert [program for program, _, _ in kernel.compiled_with] == [(64, Config(1)), (65, Config(1))]
 
 
+def test_a_kernel_of_one_architecture_compiles_nowhere_else(kernel, monkeypatch):
+    monkeypatch.setattr(kernel, "ARCHS", frozenset({"sm_90a"}))
+    assert not kernel.serves_device(CPU)
+    assert [kernel.serves("cuda", arch) for arch in ("sm_80", "sm_90a")] == [False, True]
+    with pytest.raises(ConfigError, match="Recorded: target is cpu, expected sm_90a"):
+        kernel.compiled(CPU, hidden=64)
+    with pytest.raises(ConfigError, match="Recorded: target is sm_80, expected sm_90a"):
+        kernel.lower("sm_80", hidden=64)
+    assert kernel.compiled_with == []
+
+
 def test_threads_share_one_compilation(kernel):
     results: list[object] = []
     threads = [
@@ -152,6 +163,13 @@ def test_nearest_architecture_gives_the_config(kernel, arch, hidden, block):
     assert kernel.default_config(target="cuda", arch=arch, hidden=hidden).block == block
 
 
+def test_a_table_for_some_architectures_has_nothing_for_the_cpu():
+    table = ConfigTable(lambda sizes: 1, {"sm_90a": ((None, 1),)}, everywhere=False)
+    assert table.pick("cuda", "sm_90a", {}) == 1
+    with pytest.raises(ConfigError, match=r"no config for the CPU, expected one of \['sm_90a'\]"):
+        table.pick("cpu", None, {})
+
+
 def test_cuda_config_needs_an_architecture(kernel):
     with pytest.raises(ConfigError, match="needs an architecture"):
         kernel.default_config(target="cuda", arch=None, hidden=1)
@@ -190,6 +208,7 @@ def test_kernel_class_fulfils_the_protocol(name):
     assert kernel.SUPPORTED_DTYPES
     assert kernel.ALIGNMENT >= 1
     assert kernel.samples()
+    targets = (("cpu", None), ("cuda", "sm_80"), ("cuda", "sm_90a"))
     for static in kernel.samples():
-        for target, arch in (("cpu", None), ("cuda", "sm_80"), ("cuda", "sm_90a")):
+        for target, arch in (served for served in targets if kernel.serves(*served)):
             assert isinstance(kernel.default_config(target=target, arch=arch, **static), kernel.Config)

@@ -91,6 +91,7 @@ class ConfigTable:
             that the limits are compared with.
         devices: `"cpu"` or an architecture (`"sm_90a"`) -> buckets in rising order of limit. The first bucket
             whose limit is at least the size wins; the last limit is None, "any size".
+        everywhere: False for a kernel that is written for some architectures alone, which has no `"cpu"` row.
 
     An architecture that is not in the table takes the nearest older one's buckets, else the oldest one's.
 
@@ -104,10 +105,11 @@ class ConfigTable:
 
     size: Callable[[Mapping[str, Any]], int]
     devices: Mapping[str, tuple[tuple[int | None, Any], ...]]
+    everywhere: bool = True
     _archs: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if "cpu" not in self.devices:
+        if self.everywhere and "cpu" not in self.devices:
             raise ConfigError(f"a config table needs a 'cpu' row, got {sorted(self.devices)}")
         archs = sorted((name for name in self.devices if name != "cpu"), key=_arch_number)
         if not archs:
@@ -131,6 +133,8 @@ class ConfigTable:
 
     def _row(self, target: str, arch: str | None) -> str:
         if target == "cpu":
+            if "cpu" not in self.devices:
+                raise ConfigError(f"no config for the CPU, expected one of {sorted(self.devices)}")
             return "cpu"
         if arch is None:
             raise ConfigError("a CUDA config needs an architecture, such as 'sm_90a'")
@@ -172,12 +176,15 @@ class Kernel:
         PARALLEL_GRID: False where blocks of the grid depend on each other (atomics), so the CPU runs them in
             order.
         PASS_CONFIGS: TileLang pass options the program needs.
+        ARCHS: the only architectures the program is written for, where it names what only they have; such a
+            kernel is a further schedule of what a general one computes. None: every target.
     """
 
     SUPPORTED_DTYPES: ClassVar[frozenset[str]]
     ALIGNMENT: ClassVar[int] = 1
     PARALLEL_GRID: ClassVar[bool] = True
     PASS_CONFIGS: ClassVar[Mapping[str, Any]] = {}
+    ARCHS: ClassVar[frozenset[str] | None] = None
     Config: ClassVar[type]
     CONFIGS: ClassVar[ConfigTable]
 
@@ -201,6 +208,16 @@ class Kernel:
     def default_config(cls, *, target: str, arch: str | None, **sizes: Any) -> Any:
         """Return the default config. `sizes`: the static arguments and any hints the table's `size` reads."""
         return cls.CONFIGS.pick(target, arch, sizes)
+
+    @classmethod
+    def serves(cls, target: str, arch: str | None) -> bool:
+        """True if the program is written for the target and architecture."""
+        return cls.ARCHS is None or (target == "cuda" and arch in cls.ARCHS)
+
+    @classmethod
+    def serves_device(cls, device: torch.device) -> bool:
+        """True if the program is written for a device's target and architecture."""
+        return cls.serves(target_of(device, cls.__name__), arch_of(device))
 
     @classmethod
     def samples(cls) -> tuple[Mapping[str, Any], ...]:
@@ -230,10 +247,12 @@ class Kernel:
 
         Raises:
             DeviceError: no target serves the device.
-            ConfigError: the config is of another kernel, or a static argument is not hashable.
+            ConfigError: the config is of another kernel, the kernel is not written for the device, or a
+                static argument is not hashable.
             tileops_kernels.targets.TargetError: the program does not compile.
         """
         target, arch = target_of(device, cls.__name__), arch_of(device)
+        cls._check_served(target, arch)
         if config is None:
             config = cls.default_config(target=target, arch=arch, **static)
         cls._check_config(config)
@@ -246,6 +265,7 @@ class Kernel:
         `lower_cuda`."""
         from tileops_kernels.targets import lower_cuda
 
+        cls._check_served("cuda", arch)
         if config is None:
             config = cls.default_config(target="cuda", arch=arch, **static)
         cls._check_config(config)
@@ -255,6 +275,13 @@ class Kernel:
     def clear(cls) -> None:
         """Forget the programs compiled in this process (those on disk stay)."""
         cls._memo.clear()
+
+    @classmethod
+    def _check_served(cls, target: str, arch: str | None) -> None:
+        if not cls.serves(target, arch):
+            raise ConfigError(
+                f"{cls.__name__}: target is {arch or target}, expected {' or '.join(sorted(cls.ARCHS))}"
+            )
 
     @classmethod
     def _check_config(cls, config: Any) -> None:

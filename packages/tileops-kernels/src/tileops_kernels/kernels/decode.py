@@ -31,7 +31,7 @@ class DecodeKernel(SplitDecodeKernel):
     """`SplitDecodeKernel` over a cache `[B, N, H_kv, D]`; batch and tokens are symbolic."""
 
     @staticmethod
-    def program(*, heads, kv_heads, head_dim, dtype, capped, config):
+    def program(*, heads, kv_heads, head_dim, dtype, capped, whole, config):
         batch = T.dynamic("batch")
         tokens = T.dynamic("tokens")
         splits = T.dynamic("splits")
@@ -46,7 +46,7 @@ class DecodeKernel(SplitDecodeKernel):
             q: T.Tensor((batch, heads, head_dim), dtype),
             k: T.Tensor((batch, tokens, kv_heads, head_dim), dtype),
             v: T.Tensor((batch, tokens, kv_heads, head_dim), dtype),
-            part: T.Tensor((batch, splits, heads, head_dim), _ACC),
+            part: T.Tensor((batch, splits, heads, head_dim), dtype if whole else _ACC),
             lse: T.Tensor((batch, splits, heads), _ACC),
             scale: T.float32,
             cap: T.float32,
@@ -102,8 +102,10 @@ class DecodeKernel(SplitDecodeKernel):
     @classmethod
     def samples(cls):
         llama = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16", "capped": False}
+        llama["whole"] = False
         return (
             llama,
+            {**llama, "whole": True},
             {**llama, "dtype": "float16", "capped": True},
             {**llama, "heads": 6, "kv_heads": 2, "head_dim": 64},
             {**llama, "kv_heads": 1, "head_dim": 256},
@@ -120,13 +122,14 @@ class DecodeMergeKernel(Kernel):
 
     @dataclass(frozen=True)
     class Config:
-        """Threads of one block, which merges one head."""
+        """Threads of one block, which merges one head, and parts that it reads at once."""
 
         threads: int
+        block_s: int
 
     CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
-        devices={"cpu": ((None, Config(32)),), "sm_80": ((64, Config(32)), (None, Config(64)))},
+        devices={"cpu": ((None, Config(32, 16)),), "sm_80": ((64, Config(32, 32)), (None, Config(64, 32)))},
     )
 
     @staticmethod
@@ -134,6 +137,8 @@ class DecodeMergeKernel(Kernel):
         batch = T.dynamic("batch")
         splits = T.dynamic("splits")
         width = 1 << (head_dim - 1).bit_length()
+        bs = config.block_s
+        neg_inf = -T.infinity(_ACC)
 
         @T.prim_func
         def merge(
@@ -142,22 +147,31 @@ class DecodeMergeKernel(Kernel):
             o: T.Tensor((batch, heads, head_dim), dtype),
         ):
             with T.Kernel(heads, batch, threads=config.threads) as (head, bz):
+                weight = T.alloc_shared((bs,), _ACC)
                 acc = T.alloc_fragment((width,), _ACC)
-                top = T.alloc_var(_ACC, init=-T.infinity(_ACC))
+                top = T.alloc_var(_ACC, init=neg_inf)
                 total = T.alloc_var(_ACC, init=0.0)
-                weight = T.alloc_var(_ACC, init=0.0)
                 T.clear(acc)
-                for s in T.serial(splits):
-                    top = T.max(top, lse[bz, s, head])
-                for s in T.serial(splits):
-                    # A split without tokens has lse -inf: weight 0.
-                    weight = T.if_then_else(
-                        lse[bz, s, head] == -T.infinity(_ACC), 0.0, T.exp2(lse[bz, s, head] - top)
-                    )
-                    total += weight
-                    for d in T.Parallel(width):
-                        if d < head_dim:
-                            acc[d] += weight * part[bz, s, head, d]
+                for step in T.serial(T.ceildiv(splits, bs)):
+                    for i in T.Parallel(bs):
+                        weight[i] = T.if_then_else(
+                            step * bs + i < splits, lse[bz, step * bs + i, head], neg_inf
+                        )
+                    for i in T.serial(bs):
+                        top = T.max(top, weight[i])
+                for step in T.serial(T.ceildiv(splits, bs)):
+                    for i in T.Parallel(bs):
+                        weight[i] = T.if_then_else(
+                            step * bs + i < splits, lse[bz, step * bs + i, head], neg_inf
+                        )
+                    # Unrolled, so that the parts of all splits are on their way at once.
+                    for i in T.unroll(bs):
+                        # A split without tokens has lse -inf, and so has one past the last: weight 0.
+                        share = T.if_then_else(weight[i] == neg_inf, 0.0, T.exp2(weight[i] - top))
+                        total += share
+                        for d in T.Parallel(width):
+                            if d < head_dim and step * bs + i < splits:
+                                acc[d] += share * part[bz, step * bs + i, head, d]
                 for d in T.Parallel(width):
                     if d < head_dim:
                         # A query that sees only scores of -inf gets 0, as in PyTorch.

@@ -148,7 +148,8 @@ class SplitDecodeKernel(Kernel):
     """Base of the decoding kernels: `o[b, h] = softmax(q[b, h] k[b, :, h']^T) v[b, :, h']`.
 
     Query head h reads key head `h' = h // group`. A program writes one normalised float32 result and its
-    base-2 log-sum-exp per split; `DecodeMergeKernel` merges them.
+    base-2 log-sum-exp per split, which `DecodeMergeKernel` merges; with `whole` there is one split, and what
+    it writes is the result in the op's dtype.
     """
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})

@@ -18,7 +18,16 @@ import tilelang.language as T
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.gemm_exact import tile_product
 
-__all__ = ["EXACT_CONFIGS", "GemmKernel", "MatmulConfig", "SplitKSumKernel", "matmul_program", "pick_split"]
+__all__ = [
+    "EXACT_CONFIGS",
+    "GemmKernel",
+    "MatmulConfig",
+    "SplitKSumKernel",
+    "general_time",
+    "matmul_program",
+    "pick_split",
+    "tile_time",
+]
 
 _ACC = "float32"
 
@@ -144,16 +153,45 @@ def matmul_program(*, n, k, dtype, trans_a, trans_b, batched, config):
     return matmul
 
 
+# How fast the general program computes a tile on Hopper, next to the widest of `gemm_hopper.py`.
+_RATES = {(128, 256): 0.95, (128, 192): 0.9, (128, 128): 0.8, (64, 128): 0.6, (128, 64): 0.55}
+
+
+def tile_time(m: int, n: int, batch: int, block_m: int, block_n: int, rate: float, units: int) -> float:
+    """Return how long a product takes in tiles of a size: rounds of blocks, each as long as a tile is large.
+
+    `rate` is how fast a tile of the size is computed, next to the other candidates.
+
+    >>> tile_time(4096, 2112, 1, 128, 256, 1.0, 132), tile_time(4096, 2112, 1, 128, 192, 1.0, 132)
+    (98304.0, 73728.0)
+    """
+    blocks = batch * -(-m // block_m) * -(-n // block_n)
+    return -(-blocks // units) * block_m * block_n / rate
+
+
+def general_time(config: MatmulConfig, m: int, n: int, batch: int, units: int) -> float:
+    """Return how long the general program takes on Hopper, in the unit of `tile_time`.
+
+    >>> general_time(MatmulConfig(64, 128, 64, 128, 8), 1024, 1024, 1, 132)
+    13653.333333333334
+    """
+    tile = (config.block_m, config.block_n)
+    return tile_time(m, n, batch, *tile, _RATES[tile], units)
+
+
 def pick_split(tiles: int, steps: int, units: int, limit: int = 16) -> int:
     """Return into how many parts to cut a sum of `steps` steps, for `tiles` output tiles on `units` SMs.
 
     Enough parts to give every SM a block, no part shorter than 4 steps, and only divisors of `steps` (a
-    ragged last part would run as long as a full one and do less).
+    ragged last part would run as long as a full one and do less). One part where a third of the SMs have a
+    block anyway: they draw most of the memory's bandwidth, and the second pass costs a launch.
 
-    >>> pick_split(tiles=32, steps=112, units=132), pick_split(tiles=512, steps=112, units=132)
+    >>> pick_split(tiles=33, steps=112, units=132), pick_split(tiles=64, steps=112, units=132)
     (4, 1)
     """
     best = 1
+    if 3 * tiles >= units:
+        return best
     for split in range(2, min(limit, steps // 4) + 1):
         if steps % split == 0 and tiles * split <= units:
             best = split
@@ -178,9 +216,9 @@ class GemmKernel(Kernel):
                 (None, MatmulConfig(128, 128, 32, 128, 3, swizzle=8)),
             ),
             "sm_90a": (
-                (16, MatmulConfig(16, 64, 128, 128, 5, swap_ab=True)),
-                (32, MatmulConfig(32, 64, 128, 128, 4, swap_ab=True)),
-                (64, MatmulConfig(64, 64, 128, 128, 4)),
+                (16, MatmulConfig(16, 64, 256, 128, 3, swap_ab=True)),
+                (32, MatmulConfig(32, 64, 256, 128, 3, swap_ab=True)),
+                (64, MatmulConfig(64, 64, 256, 128, 3, swap_ab=True)),
                 (128, MatmulConfig(128, 64, 128, 128, 4)),
                 (None, MatmulConfig(128, 256, 64, 256, 4, swizzle=10)),
             ),
@@ -188,15 +226,15 @@ class GemmKernel(Kernel):
     )
     _UNITS: ClassVar = {"sm_80": 108, "sm_90a": 132}
     _SPLIT_BELOW_M = 256
-    # Tiles for a product of many rows, and how fast each computes next to the widest (estimates, but for the
-    # first). A narrower tile wins where the widest would leave the last wave of blocks mostly empty.
-    _WIDE_FROM_M = 129
+    # Tiles for a product of many rows. A narrower one wins where the last round of the widest would leave
+    # most multiprocessors without a block.
+    WIDE_FROM_M = 129
     _WIDE_TILES: ClassVar = {
         "sm_90a": (
-            (MatmulConfig(128, 256, 64, 256, 4, swizzle=10), 1.0),
-            (MatmulConfig(128, 192, 64, 256, 4, swizzle=10), 0.95),
-            (MatmulConfig(128, 128, 64, 256, 4, swizzle=8), 0.85),
-            (MatmulConfig(128, 64, 64, 128, 4, swizzle=8), 0.6),
+            MatmulConfig(128, 256, 64, 256, 4, swizzle=10),
+            MatmulConfig(128, 192, 64, 256, 4, swizzle=10),
+            MatmulConfig(128, 128, 64, 256, 4, swizzle=8),
+            MatmulConfig(64, 128, 64, 128, 8),
         )
     }
 
@@ -213,24 +251,15 @@ class GemmKernel(Kernel):
             return EXACT_CONFIGS.pick(target, arch, sizes)
         config = super().default_config(target=target, arch=arch, **sizes)
         m = sizes.get("m")
-        if target == "cuda" and arch in cls._WIDE_TILES and (m or cls._MANY_ROWS) >= cls._WIDE_FROM_M:
-            config = cls._widest_that_fills(cls._WIDE_TILES[arch], m or cls._MANY_ROWS, sizes["n"], arch)
+        many = m or cls._MANY_ROWS
+        if target == "cuda" and arch in cls._WIDE_TILES and many >= cls.WIDE_FROM_M:
+            units, n = cls._UNITS[arch], sizes["n"]
+            config = min(cls._WIDE_TILES[arch], key=lambda tile: general_time(tile, many, n, 1, units))
         if target == "cpu" or m is None or m > cls._SPLIT_BELOW_M:
             return config
         tiles = -(-sizes["n"] // config.block_n) * -(-m // config.block_m)
         steps = -(-sizes["k"] // config.block_k)
         return dataclasses.replace(config, split_k=pick_split(tiles, steps, cls._UNITS.get(arch, 108)))
-
-    @classmethod
-    def _widest_that_fills(cls, tiles, m, n, arch):
-        """The tile with the least time: waves of blocks, each as long as the tile is wide for its rate."""
-
-        def time(candidate):
-            config, rate = candidate
-            blocks = -(-m // config.block_m) * -(-n // config.block_n)
-            return -(-blocks // cls._UNITS[arch]) * config.block_n / rate
-
-        return min(tiles, key=time)[0]
 
     @classmethod
     def samples(cls):

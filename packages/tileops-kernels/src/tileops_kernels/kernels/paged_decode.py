@@ -32,7 +32,7 @@ class PagedDecodeKernel(SplitDecodeKernel):
         return super().bulk_copies(config, sizes) and sizes["page_size"] % config.block_n == 0
 
     @staticmethod
-    def program(*, heads, kv_heads, head_dim, page_size, dtype, capped, config):
+    def program(*, heads, kv_heads, head_dim, page_size, dtype, capped, whole, config):
         batch = T.dynamic("batch")
         room = T.dynamic("room")
         pages = T.dynamic("pages")
@@ -61,7 +61,7 @@ class PagedDecodeKernel(SplitDecodeKernel):
             v: T.Tensor((room, kv_heads, head_dim), dtype),
             lengths: T.Tensor((batch,), "int32"),
             table: T.Tensor((batch, pages), "int32"),
-            part: T.Tensor((batch, splits, heads, head_dim), _ACC),
+            part: T.Tensor((batch, splits, heads, head_dim), dtype if whole else _ACC),
             lse: T.Tensor((batch, splits, heads), _ACC),
             scale: T.float32,
             cap: T.float32,
@@ -155,8 +155,10 @@ class PagedDecodeKernel(SplitDecodeKernel):
     @classmethod
     def samples(cls):
         llama = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "float16", "capped": False}
+        llama["whole"] = False
         return (
             {**llama, "page_size": 64},
+            {**llama, "page_size": 64, "whole": True},
             {**llama, "page_size": 16, "capped": True},
             {**llama, "page_size": 256, "dtype": "bfloat16"},
             {**llama, "heads": 6, "kv_heads": 2, "head_dim": 100, "page_size": 20},

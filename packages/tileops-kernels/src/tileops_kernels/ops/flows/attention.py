@@ -9,6 +9,7 @@ import torch
 
 from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.attention import AttentionForwardKernel
+from tileops_kernels.kernels.attention_hopper import AttentionHopperKernel
 from tileops_kernels.ops.flows._dense import bound_over_batch, reader
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
@@ -32,9 +33,9 @@ def _window(params: dict, seq: int) -> tuple[int | None, int | None]:
 
 
 class AttentionForward(Flow):
-    """`o = softmax(mask(q k^T / sqrt(D))) v` over `[B, S, H, D]`."""
+    """`o = softmax(mask(q k^T / sqrt(D))) v` over `[B, S, H, D]`; on Hopper by a schedule of its own."""
 
-    kernels = (AttentionForwardKernel,)
+    kernels = (AttentionForwardKernel, AttentionHopperKernel)
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         op, (q, k, v) = binding.entry.name, inputs
@@ -52,7 +53,9 @@ class AttentionForward(Flow):
             return lambda q, k, v: q.new_empty(q.shape)
 
         left, right = _window(binding.params, seq)
-        program = AttentionForwardKernel.compiled(
+        on_hopper = AttentionHopperKernel.fits(q.device, head_dim, dtype)
+        kernel = AttentionHopperKernel if on_hopper else AttentionForwardKernel
+        program = kernel.compiled(
             q.device,
             heads=heads,
             kv_heads=k.shape[2],
@@ -61,7 +64,7 @@ class AttentionForward(Flow):
             left_bounded=left is not None,
             right_bounded=right is not None,
         )
-        read_q, read_k, read_v = (reader(t, AttentionForwardKernel) for t in (q, k, v))
+        read_q, read_k, read_v = (reader(t, kernel) for t in (q, k, v))
         left, right = left or 0, right or 0
         shape = q.shape
         launch = bound_over_batch(program, read_q(q), read_k(k), read_v(v), q.new_empty(shape), left, right)

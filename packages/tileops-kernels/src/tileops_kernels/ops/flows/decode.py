@@ -24,7 +24,7 @@ __all__ = ["OPS", "Decode"]
 _LOG2_E = math.log2(math.e)
 # Blocks of a splitting kernel that run at the same time on one multiprocessor, and multiprocessors where the
 # device does not say.
-_BLOCKS_PER_UNIT = 3
+_BLOCKS_PER_UNIT = 2
 _CPU_SLOTS = 16
 
 
@@ -78,33 +78,37 @@ class Decode(Flow):
         if kernel is PagedDecodeKernel:
             static["page_size"] = params["page_size"]
         config = kernel.config_for(q.device, **static)
-        program = kernel.compiled(q.device, config, **static)
-        merge = DecodeMergeKernel.compiled(q.device, heads=heads, head_dim=head_dim, dtype=dtype)
-
         group = heads // kv_heads
         blocks = batch * kv_heads * -(-group // rows_of(group))
         splits = pick_splits(blocks, -(-tokens // config.block_n), _slots(q.device))
+        program = kernel.compiled(q.device, config, **static, whole=splits == 1)
         scale, cap = _score_scalars(params, head_dim)
         reads = tuple(reader(t, kernel) for t in inputs)
-        part_shape = (batch, splits, heads, head_dim)
-
-        def parts(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            part = q.new_empty(part_shape, dtype=torch.float32)
-            return (
-                part,
-                q.new_empty(part_shape[:3], dtype=torch.float32),
-                q.new_empty((batch, heads, head_dim)),
-            )
-
-        part, lse, o = parts(q)
         example = [read(t) for read, t in zip(reads, inputs, strict=True)]
         # Pages belong to all requests; the cache of a dense decode has a batch axis.
         pages = (1, 2) if kernel is PagedDecodeKernel else ()
+        part_shape, part_dtype = (batch, splits, heads, head_dim), q.dtype if splits == 1 else torch.float32
+
+        def parts(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return q.new_empty(part_shape, dtype=part_dtype), q.new_empty(part_shape[:3], dtype=torch.float32)
+
+        part, lse = parts(q)
         launch = bound_over_batch(program, *example, part, lse, scale, cap, shared=pages)
-        launch_merge = bound_over_batch(merge, part, lse, o)
+        if splits == 1:
+
+            def run_whole(*inputs: torch.Tensor) -> torch.Tensor:
+                part, lse = parts(inputs[0])
+                launch(*[read(t) for read, t in zip(reads, inputs, strict=True)], part, lse, scale, cap)
+                return part[:, 0]
+
+            return run_whole
+
+        merge = DecodeMergeKernel.compiled(q.device, heads=heads, head_dim=head_dim, dtype=dtype)
+        launch_merge = bound_over_batch(merge, part, lse, q.new_empty(q.shape))
 
         def run(*inputs: torch.Tensor) -> torch.Tensor:
-            part, lse, o = parts(inputs[0])
+            part, lse = parts(inputs[0])
+            o = inputs[0].new_empty(inputs[0].shape)
             launch(*[read(t) for read, t in zip(reads, inputs, strict=True)], part, lse, scale, cap)
             launch_merge(part, lse, o)
             return o

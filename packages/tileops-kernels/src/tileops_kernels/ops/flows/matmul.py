@@ -9,6 +9,7 @@ import torch
 
 from tileops_kernels.kernels.bmm import BmmKernel
 from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel
+from tileops_kernels.kernels.gemm_hopper import BmmHopperKernel, GemmHopperKernel
 from tileops_kernels.ops.flows._dense import Read, bound_over_batch, dense_copy, is_aligned, same
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
@@ -45,9 +46,12 @@ def _operand(tensor: torch.Tensor, transposed: bool, kernel: type, static_rows: 
 
 
 class Gemm(Flow):
-    """`d = op(a) @ op(b)`; a skinny product is split over k and summed by a second kernel, in order."""
+    """`d = op(a) @ op(b)`; a skinny product is split over k and summed by a second kernel, in order.
 
-    kernels = (GemmKernel, SplitKSumKernel)
+    A product of many rows has a schedule of its own on Hopper.
+    """
+
+    kernels = (GemmKernel, SplitKSumKernel, GemmHopperKernel)
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         a, b = inputs
@@ -63,10 +67,14 @@ class Gemm(Flow):
 
         trans_a, read_a = _operand(a, trans_a, GemmKernel, static_rows=False)
         trans_b, read_b = _operand(b, trans_b, GemmKernel, static_rows=True)
+        static = {"n": n, "k": k, "dtype": dtype, "trans_a": trans_a, "trans_b": trans_b}
         config = GemmKernel.config_for(a.device, m=m, n=n, k=k, dtype=dtype)
-        program = GemmKernel.compiled(
-            a.device, config, n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b
-        )
+        many = m >= GemmKernel.WIDE_FROM_M and config.split_k == 1
+        if many and GemmHopperKernel.beats(config, a.device, m=m, n=n, k=k, dtype=dtype):
+            hopper = GemmHopperKernel.config_for(a.device, m=m, n=n)
+            program = GemmHopperKernel.compiled(a.device, hopper, **static)
+        else:
+            program = GemmKernel.compiled(a.device, config, **static)
         result = a.new_empty((m, n))
         if config.split_k == 1:
             launch = program.bound(read_a(a), read_b(b), result)
@@ -98,7 +106,7 @@ class Gemm(Flow):
 class Bmm(Flow):
     """`d[i] = a[i] @ b[i]` for every i of the batch."""
 
-    kernels = (BmmKernel,)
+    kernels = (BmmKernel, BmmHopperKernel)
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         a, b = inputs
@@ -114,7 +122,13 @@ class Bmm(Flow):
 
         trans_a, read_a = _operand(a, False, BmmKernel, static_rows=False)
         trans_b, read_b = _operand(b, False, BmmKernel, static_rows=True)
-        program = BmmKernel.compiled(a.device, n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
+        static = {"n": n, "k": k, "dtype": dtype, "trans_a": trans_a, "trans_b": trans_b}
+        config = BmmKernel.config_for(a.device, n=n, k=k, dtype=dtype)
+        if BmmHopperKernel.beats(config, a.device, m=m, n=n, k=k, dtype=dtype, batch=batch):
+            hopper = BmmHopperKernel.config_for(a.device, m=m, n=n, batch=batch)
+            program = BmmHopperKernel.compiled(a.device, hopper, **static)
+        else:
+            program = BmmKernel.compiled(a.device, config, **static)
         launch = bound_over_batch(program, read_a(a), read_b(b), a.new_empty(shape))
 
         def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
