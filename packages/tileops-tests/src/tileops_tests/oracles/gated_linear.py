@@ -109,12 +109,12 @@ def _decode_size(call: Call) -> Magnitudes:
 
 
 class Backward(NamedTuple):
-    """Per token: its decayed state, its state, and the gradients of its state."""
+    """Per token: its state, what later tokens make the gradient of it, and the whole gradient."""
 
     tokens: Tokens
     do: Tensor
-    decayed: list[Tensor]
     states: list[Tensor]
+    passed: list[Tensor]
     gradients: list[Tensor]
 
 
@@ -125,20 +125,18 @@ def _starts(call: Call) -> list[Tensor]:
 
 
 def _backward(call: Call, tokens: Tokens, do: Tensor, starts: list[Tensor], later: Tensor) -> Backward:
-    before: list[Tensor] = []
     states: list[Tensor] = []
     length, size, queries = tokens.k.shape[0], call.param("chunk_size"), scaled(call.rounded, tokens.q)
     for chunk, start in enumerate(range(0, length, size)):
         part = Tokens(*(x[start : start + size] for x in tokens))
-        run = _states(call.rounded, part, starts[chunk])
-        before += [starts[chunk], *run[:-1]]
-        states += run
+        states += _states(call.rounded, part, starts[chunk])
+    passed: list[Tensor] = []
     gradients: list[Tensor] = []
     for t in range(length - 1, -1, -1):
+        passed.append(later)
         gradients.append(later + outer(queries[t], do[t]))
         later = tokens.decay[t][..., None] * gradients[-1]
-    decayed = [decay[..., None] * state for decay, state in zip(tokens.decay, before, strict=True)]
-    return Backward(tokens, do, decayed, states, gradients[::-1])
+    return Backward(tokens, do, states, passed[::-1], gradients[::-1])
 
 
 def _of_call(call: Call) -> Backward:
@@ -152,32 +150,35 @@ def _of_magnitudes(call: Call) -> Backward:
     return _backward(call, _sizes(_tokens(call)), do, starts, dht)
 
 
-def _gradients_of(call: Call, back: Backward, scale: float) -> Outputs:
-    """dq, dk, dv, dg, tokens second."""
-    tokens = back.tokens
-    rows: tuple[list[Tensor], ...] = ([], [], [], [])
-    for t, gradient in enumerate(back.gradients):
-        state, decayed, later = (
-            call.rounded("states", x) for x in (back.states[t], back.decayed[t], gradient)
-        )
-        rows[0].append(vector_times(back.do[t], state.mT) * scale)
-        rows[1].append(vector_times(tokens.v[t], later.mT))
-        rows[2].append(vector_times(tokens.k[t], later))
-        rows[3].append(accumulate((decayed * gradient).movedim(-1, 0)))
+def _gradients_of(call: Call, back: Backward, scale: float, sign: int) -> Outputs:
+    """dq, dk, dv, dg, tokens second.
+
+    exp(g) scales rows of the state before it, whose product with its gradient is, row by row,
+    dg_t = dg_(t + 1) + q_t dq_t - k_t dk_t, and S * dS behind a chunk's last token. `sign` is that of k dk.
+    """
+    tokens, length, size = back.tokens, len(back.states), call.param("chunk_size")
+    keys, rows = scaled(call.rounded, back.tokens.k), ([], [], [], [])
+    for t in range(length - 1, -1, -1):
+        state, gradient = (call.rounded("states", x) for x in (back.states[t], back.gradients[t]))
+        dq, dk = vector_times(back.do[t], state.mT), vector_times(tokens.v[t], gradient.mT)
+        if t == length - 1 or (t + 1) % size == 0:
+            dg = accumulate((back.states[t] * back.passed[t]).movedim(-1, 0))
+        dg = dg + (tokens.q[t] * dq + sign * tokens.k[t] * dk)
+        for row, x in zip(rows, (dq * scale, dk, vector_times(keys[t], gradient), dg), strict=True):
+            row.append(x)
     shapes = (tokens.q, tokens.k, tokens.v, tokens.decay)
-    stacked = (torch.stack(row) if row else like.clone() for row, like in zip(rows, shapes, strict=True))
+    stacked = (
+        torch.stack(row[::-1]) if row else like.clone() for row, like in zip(rows, shapes, strict=True)
+    )
     return tuple(x.transpose(0, 1) for x in stacked)
 
 
 def _gradients(call: Call) -> Outputs:
-    return _gradients_of(call, _of_call(call), _scale(call))
+    return _gradients_of(call, _of_call(call), _scale(call), -1)
 
 
 def _gradient_sizes(call: Call) -> Magnitudes:
-    """dg is also the sum of q dq - k dk from its token on, as in the paper: that adds up more."""
-    dq, dk, dv, dg = _gradients_of(call, _of_magnitudes(call), abs(_scale(call)))
-    added = torch.abs(call["q"]) * dq + torch.abs(call["k"]) * dk
-    return dq, dk, dv, dg + (added.amax(dim=1, keepdim=True) if added.shape[1] else added)
+    return _gradients_of(call, _of_magnitudes(call), abs(_scale(call)), 1)
 
 
 # Second opinions.
