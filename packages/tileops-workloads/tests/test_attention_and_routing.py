@@ -106,3 +106,9 @@ def test_structured_products_have_one_random_operand(op):
 def test_gradients_of_structured_attention_are_random(is_causal):
     _, inputs = made("GroupedQueryAttentionBwdOp", params={"is_causal": is_causal}, distribution="structured")
     assert all(abs(inputs[name].float().std() - 1) < 0.1 for name in ("q", "k", "do"))
+
+
+def test_adversarial_inputs_hold_nothing_that_overflows_where_that_is_undefined():
+    _, inputs = made("FP8LightningIndexerFwdOp", distribution="adversarial")
+    assert inputs["index_q"].isnan().any()
+    assert all((x.double().abs().nan_to_num(0.0) <= 2.0**24).all() for x in inputs.values())
