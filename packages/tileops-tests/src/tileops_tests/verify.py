@@ -26,6 +26,7 @@ from tileops_tests.judge import POISONS, CaseRun, Failed, Values, Verdict, error
 from tileops_tests.ledger import KnownFailure, expected_failure
 from tileops_tests.limits import Limits
 from tileops_tests.memory import Image, mechanism, pack, same_layout
+from tileops_tests.oracles import Oracle
 from tileops_tests.precision import is_float
 from tileops_tests.record import CaseCounts, Failure, OpRecord, Worst
 from tileops_tests.reference import (
@@ -348,10 +349,13 @@ class OpVerification:
 
     def _kinds_unseen(self, bites: Counter) -> list[str]:
         """Kinds of wrong result that no case rejected; rounding means nothing to an op without floating
-        outputs.
+        outputs, or with such only as every format holds.
         """
         dtypes = {meta.dtype for case in self.cases for meta in case.binding.outputs.values()}
-        applicable = [kind for kind in KINDS if kind != "rounded" or any(is_float(name) for name in dtypes)]
+        rounds = any(is_float(name) for name in dtypes)
+        if isinstance(self.oracle, Oracle):
+            rounds = rounds and self.oracle.rounds
+        applicable = [kind for kind in KINDS if kind != "rounded" or rounds]
         return [kind for kind in applicable if not bites[kind]]
 
     def _worst(self) -> Worst | None:

@@ -12,6 +12,7 @@ from tileops_manifest import load_manifest
 from tileops_tests.oracles import Oracle, UnknownOracleError, get_oracle, list_oracles
 from tileops_tests.oracles.base import Call
 from tileops_tests.oracles.properties import SLACK
+from tileops_tests.precision import FORMATS, round_significand
 from tileops_tests.reference import real_parts
 from tileops_workloads import (
     DISTRIBUTIONS,
@@ -283,6 +284,23 @@ def test_rounded_probabilities_err_by_more_than_float32_and_leave_the_definition
     )
     assert (single - ref).abs().max() < 2.0**-18
     assert 2.0**-12 < (stored - ref).abs().max() < 2.0**-6
+
+
+WITHOUT_PRECISION = [op for op in OPS if not get_oracle(op).rounds]
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("op", WITHOUT_PRECISION)
+def test_results_without_precision_are_held_by_the_lowest_format(op, distribution, ragged):
+    for workload in ragged(op, distribution=distribution):
+        for output in get_oracle(op).ref_program(workload.gen_inputs(), workload.params):
+            if output.is_floating_point():
+                lowest = FORMATS["two_bits"].bits
+                assert torch.equal(round_significand(output.double(), lowest), output.double())
+
+
+def test_few_ops_claim_to_have_no_precision():
+    assert WITHOUT_PRECISION == ["SignFwdOp"]
 
 
 def test_sums_accumulate_in_a_low_compute_dtype():

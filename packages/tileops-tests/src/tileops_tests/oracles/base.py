@@ -97,6 +97,8 @@ class Oracle:
         properties: mathematical properties that any right implementation has.
         wide: the definition in about twice the precision of float64, its results rounded to float64: what a
             program in float64 is judged by, for ops that accumulate in it.
+        rounds: False where all results are numbers that every lower format holds (signs), so that there is
+            no precision to lose.
     """
 
     op: str
@@ -107,6 +109,7 @@ class Oracle:
     canonical: Callable[[Call, Outputs], Outputs] = as_they_are
     properties: tuple[Property, ...] = ()
     wide: Program | None = None
+    rounds: bool = True
 
     def ref_program(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -85,7 +86,7 @@ ORACLES = (
     unary("CeilFwdOp", _of_floats(_ceil), torch.ceil, is_idempotent),
     unary("TruncFwdOp", _of_floats(_trunc), torch.trunc, is_idempotent, is_odd),
     single("RoundFwdOp", _round, _torch_round, is_idempotent),
-    unary("SignFwdOp", _sign, torch.sign, is_idempotent),
+    replace(unary("SignFwdOp", _sign, torch.sign, is_idempotent), rounds=False),
     unary("IsinfFwdOp", _is_infinite, torch.isinf),
     unary("IsfiniteFwdOp", lambda x: (x == x) & ~_is_infinite(x), torch.isfinite),
     single("NanToNumFwdOp", _nan_to_num, _torch_nan_to_num, is_idempotent),
