@@ -48,6 +48,7 @@ from tileops_tests.oracles import (
     softmax,
     spectral,
     state_space,
+    state_space_chunks,
     tables,
 )
 from tileops_tests.oracles.base import Oracle
@@ -87,6 +88,7 @@ _FAMILIES = (
     softmax,
     spectral,
     state_space,
+    state_space_chunks,
     tables,
 )
 _ORACLES: dict[str, Oracle] = {oracle.op: oracle for family in _FAMILIES for oracle in family.ORACLES}
