@@ -48,7 +48,13 @@ def test_every_sample_compiles_without_spills() -> None:
 
 @needs_nvcc
 @pytest.mark.parametrize(
-    ("name", "expected"), [("GemmKernel", {"wgmma", "tma"}), ("AttentionForwardKernel", {"wgmma", "tma"})]
+    ("name", "expected"),
+    [
+        ("GemmKernel", {"wgmma", "tma"}),
+        ("AttentionForwardKernel", {"wgmma", "tma"}),
+        ("GemmHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
+        ("AttentionHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
+    ],
 )
 def test_matrix_kernels_use_hopper_instructions(name: str, expected: set[str]) -> None:
     found = get_kernel(name).lower("sm_90a", **get_kernel(name).samples()[0])
