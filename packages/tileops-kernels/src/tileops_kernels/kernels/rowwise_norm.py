@@ -1,8 +1,7 @@
 """The body of the norm programs: statistics of a row, then one write.
 
 A row that fits in registers is read once, and the variance is the mean of squared deviations from the
-finished mean. A longer row is read in chunks, twice: one pass for the statistics (Welford per lane for the
-variance), one to write.
+finished mean. A longer row is read in chunks, twice: one pass for the statistics, one to write.
 """
 
 from collections.abc import Callable
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 
 import tilelang.language as T
 
+from tileops_kernels.kernels.accumulators import moments, walk_along
 from tileops_kernels.kernels.base import ConfigTable
-from tileops_kernels.kernels.rowwise_tile import RowTile, row_sum, welford
+from tileops_kernels.kernels.rowwise_tile import RowTile, row_sum
 
 DTYPES = frozenset({"float16", "bfloat16", "float32"})
 
@@ -26,8 +26,8 @@ class NormConfig:
     resident: int
 
 
-# By bytes of a row: a row of 8 KB is 256 threads of two 16-byte vectors. 64 float32 registers per thread is
-# what a block of 512 threads can hold without spilling.
+# By bytes of a row: few threads with many vectors each, since threads that wait for others load nothing. 64
+# float32 registers per thread is what a block of 512 threads can hold without spilling.
 CONFIGS = ConfigTable(
     size=lambda sizes: sizes["vectors"] * sizes["vec"] * (4 if sizes["dtype"] == "float32" else 2),
     devices={
@@ -36,8 +36,8 @@ CONFIGS = ConfigTable(
             (128, NormConfig(rows=16, lanes=8, resident=64)),
             (512, NormConfig(rows=8, lanes=16, resident=64)),
             (2048, NormConfig(rows=4, lanes=32, resident=64)),
-            (4096, NormConfig(rows=1, lanes=128, resident=64)),
-            (16384, NormConfig(rows=1, lanes=256, resident=64)),
+            (16384, NormConfig(rows=1, lanes=128, resident=64)),
+            (32768, NormConfig(rows=1, lanes=256, resident=64)),
             (None, NormConfig(rows=1, lanes=512, resident=64)),
         ),
     },
@@ -93,8 +93,15 @@ def norm_body(
     tile, chunks = tile_for(vectors, vec, config)
     elements = vectors * vec
     affine = affine_index or (lambda row, column: column)
-    start, update, merge = welford(tile, vectors)
-    total = row_sum(tile)
+    total, deviations = row_sum(tile), moments(tile)
+    walk = walk_along(
+        tile,
+        lambda i, l: T.truncdiv(vectors - l + tile.lanes - 1, tile.lanes),
+        vec,
+        exists=lambda chunk, u, i, l: tile.in_bounds(0, 1, tile.vector(chunk, u, l), vectors),
+        index=lambda chunk, u, i, l, v: tile.vector(chunk, u, l) * vec + v,
+        size=elements,
+    )
 
     def affine_value(value, row, column, weight, bias):
         if weighted:
@@ -188,12 +195,12 @@ def norm_body(
                     accumulate(x_frag, mean, partial, chunk)
                 total(partial, scale)
             else:
-                lane_mean = T.alloc_fragment(tile.lane_shape, "float32")
-                start(lane_mean, partial)
+                states = deviations.allocate()
+                deviations.start(states)
                 for chunk in T.serial(chunks):
                     load(block, chunk, x, residual_in, x_frag, num_rows, x_step, residual_step)
-                    update(x_frag, chunk, lane_mean, partial)
-                merge(lane_mean, partial, mean, scale)
+                    deviations.update(states, x_frag, chunk, walk)
+                deviations.fold(states, [scale, mean], walk)
 
             for i in T.Parallel(tile.rows):
                 scale[i] = T.rsqrt(scale[i] / T.float32(elements) + eps)

@@ -10,6 +10,7 @@ import tilelang.language as T
 from tvm import tirx
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile
 
 DTYPES = frozenset({"float16", "bfloat16", "float32"})
@@ -171,7 +172,8 @@ class ColumnScanKernel(Kernel):
     def program(*, dtype, vec, config):
         """Return the tile program; arguments as those of `ScanKernel.program`."""
         rows, lanes, unroll = config.rows, config.lanes, config.unroll
-        shape = (unroll, rows, lanes, vec)
+        tile = ColumnTile(rows, lanes, unroll, vec)
+        shape, find_place = tile.shape, tile.place()
         nx = T.dynamic("nx")
 
         def position(chunk, r, u):
@@ -187,7 +189,7 @@ class ColumnScanKernel(Kernel):
             length: T.int32,
             inner: T.int32,
         ):
-            with T.Kernel(outer * T.ceildiv(inner, lanes), threads=rows * lanes) as block:
+            with T.Kernel(tile.blocks(outer, inner), threads=tile.threads) as block:
                 narrow = T.alloc_fragment(shape, dtype)
                 values = T.alloc_fragment(shape, "float32")
                 running = T.alloc_fragment((rows, lanes, vec), "float32")
@@ -205,8 +207,9 @@ class ColumnScanKernel(Kernel):
                         carry: per_lane,
                     }
                 )
-                start = T.truncdiv(block, T.ceildiv(inner, lanes)) * length * inner
-                column = T.truncmod(block, T.ceildiv(inner, lanes)) * lanes
+                place = T.alloc_local((2,), "int32")
+                find_place(block, inner, place)
+                start, column = place[0] * length * inner, place[1]
 
                 T.clear(carry)
                 for chunk in T.serial(T.ceildiv(length, rows * unroll)):

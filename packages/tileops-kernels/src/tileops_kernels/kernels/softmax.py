@@ -8,8 +8,8 @@ long rows still fill the device.
 from dataclasses import dataclass
 
 import tilelang.language as T
-from tvm import tirx
 
+from tileops_kernels.kernels.accumulators import finite_or_zero
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.elementwise_expressions import math_for
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile, row_max, row_sum
@@ -48,9 +48,9 @@ CONFIGS = ConfigTable(
             (128, SoftmaxConfig(rows=16, lanes=8, resident=64)),
             (512, SoftmaxConfig(rows=8, lanes=16, resident=64)),
             (2048, SoftmaxConfig(rows=4, lanes=32, resident=64)),
-            (4096, SoftmaxConfig(rows=1, lanes=128, resident=64)),
-            (16384, SoftmaxConfig(rows=1, lanes=256, resident=64)),
-            (None, SoftmaxConfig(rows=1, lanes=512, resident=64)),
+            (16384, SoftmaxConfig(rows=1, lanes=128, resident=64)),
+            (32768, SoftmaxConfig(rows=1, lanes=256, resident=64)),
+            (None, SoftmaxConfig(rows=1, lanes=1024, resident=32)),
         ),
     },
 )
@@ -227,8 +227,3 @@ class SoftmaxApplyKernel(Kernel):
             {"dtype": "bfloat16", "vec": 8, "log": False},
             {"dtype": "float32", "vec": 4, "log": True},
         )
-
-
-def finite_or_zero(maximum):
-    """Return the value exponents are taken relative to: the maximum, or 0 where it is infinite."""
-    return tirx.Select(T.abs(maximum) == T.infinity("float32"), T.float32(0), maximum)

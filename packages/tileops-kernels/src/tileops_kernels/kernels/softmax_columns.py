@@ -1,29 +1,44 @@
 """Softmax, log-softmax and logsumexp along the middle axis of (outer, length, inner), reading along inner.
 
-Threads that share a column split its length; each keeps a running maximum and sum, which are then merged.
 Softmax reads the columns a second time to write them.
 """
 
-import tilelang.language as T
-from tvm import tirx
+import dataclasses
 
+import tilelang.language as T
+
+from tileops_kernels.kernels.accumulators import log_sum
 from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.elementwise_expressions import math_for
-from tileops_kernels.kernels.reduce import ReduceConfig
+from tileops_kernels.kernels.logsumexp import log_of
+from tileops_kernels.kernels.reduce_table import FLOATS
+from tileops_kernels.kernels.reduction_programs import ReduceConfig, column_program
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
-from tileops_kernels.kernels.softmax import DTYPES, finite_or_zero
 
 RESULTS = ("softmax", "log_softmax", "logsumexp")
 
 
+def _with_scale(tile, accumulator, log):
+    """Return the accumulator with what an element is scaled by (or, of logarithms, what is taken off) in
+    place of the sum. An infinite maximum (inf - inf) makes a whole column NaN."""
+
+    @T.macro
+    def fold(states, totals, walk):
+        accumulator.fold(states, totals, walk)
+        for c in T.Parallel(tile.columns):
+            totals[1][c] = (T.log(totals[1][c]) if log else T.float32(1) / totals[1][c]) + (
+                totals[0][c] - totals[0][c]
+            )
+
+    return dataclasses.replace(accumulator, fold=fold)
+
+
 class ColumnSoftmaxKernel(Kernel):
-    """Softmax family along the middle axis.
+    """Softmax family along the middle axis; program arguments are those of `column_program`, with one split,
+    the number is ignored. logsumexp's output is (outer, inner)."""
 
-    Program arguments: x, output (flat), outer, length, vectors of an inner row. Tensors are contiguous;
-    logsumexp's output is (outer, inner).
-    """
-
-    SUPPORTED_DTYPES = DTYPES
+    SUPPORTED_DTYPES = FLOATS
     ALIGNMENT = 16
     PASS_CONFIGS = PASS_CONFIGS
     Config = ReduceConfig
@@ -49,109 +64,23 @@ class ColumnSoftmaxKernel(Kernel):
             dtype: dtype of x.
             out_dtype: dtype of the output.
             vec: elements of a vector.
-            config: block geometry; `rows` threads share a column.
+            config: block geometry.
         """
-        rows, lanes, unroll = config.rows, config.lanes, config.unroll
-        exp = math_for(out_dtype).exp
-        nx, ny = T.dynamic("nx"), T.dynamic("ny")
+        tile = ColumnTile(config.rows, config.lanes, config.unroll, vec)
+        accumulator, exp = log_sum(tile, dtype), math_for(out_dtype).exp
+        if result == "logsumexp":
+            return column_program(
+                tile, accumulator, dtype, (out_dtype,), lambda totals, number: log_of(totals)
+            )
+        log = result == "log_softmax"
 
-        def finished(value, maximum, total):
-            if result == "log_softmax":
-                return (value - maximum) - total
-            return exp(value - maximum) * total
+        def element(value, totals):
+            relative = T.cast(value, "float32") - totals[0]
+            return relative - totals[1] if log else exp(relative) * totals[1]
 
-        @T.macro
-        def load(x, values, start, chunk, length, column, inner):
-            for u, r, l, v in T.Parallel(unroll, rows, lanes, vec):
-                if tirx.all((chunk * unroll + u) * rows + r < length, column + l < inner):
-                    values[u, r, l, v] = x[
-                        (start + ((chunk * unroll + u) * rows + r) * inner + column + l) * vec + v
-                    ]
-                else:
-                    values[u, r, l, v] = -T.infinity(dtype)
-
-        @T.prim_func
-        def softmax_columns(
-            x: T.Tensor((nx,), dtype),
-            output: T.Tensor((ny,), out_dtype),
-            outer: T.int32,
-            length: T.int32,
-            inner: T.int32,
-        ):
-            with T.Kernel(outer * T.ceildiv(inner, lanes), threads=rows * lanes) as block:
-                values = T.alloc_fragment((unroll, rows, lanes, vec), dtype)
-                before = T.alloc_fragment((rows, lanes, vec), "float32")
-                maximum = T.alloc_fragment((rows, lanes, vec), "float32")
-                total = T.alloc_fragment((rows, lanes, vec), "float32")
-                of_column = T.alloc_fragment((lanes, vec), "float32")
-                sum_of_column = T.alloc_fragment((lanes, vec), "float32")
-                by_thread = T.Fragment((rows, lanes, vec), forward_fn=lambda r, l, v: (r * lanes + l, v))
-                T.annotate_layout(
-                    {
-                        values: T.Fragment(
-                            (unroll, rows, lanes, vec),
-                            forward_fn=lambda u, r, l, v: (r * lanes + l, u * vec + v),
-                        ),
-                        before: by_thread,
-                        maximum: by_thread,
-                        total: by_thread,
-                    }
-                )
-                outer_index = T.truncdiv(block, T.ceildiv(inner, lanes))
-                column = T.truncmod(block, T.ceildiv(inner, lanes)) * lanes
-                start = outer_index * length * inner
-
-                T.fill(maximum, -T.infinity("float32"))
-                T.clear(total)
-                for chunk in T.serial(T.ceildiv(length, unroll * rows)):
-                    load(x, values, start, chunk, length, column, inner)
-                    T.copy(maximum, before)
-                    for u in T.unroll(unroll):
-                        for r, l, v in T.Parallel(rows, lanes, vec):
-                            maximum[r, l, v] = T.max(maximum[r, l, v], T.cast(values[u, r, l, v], "float32"))
-                    for r, l, v in T.Parallel(rows, lanes, vec):
-                        total[r, l, v] *= exp(before[r, l, v] - finite_or_zero(maximum[r, l, v]))
-                    for u in T.unroll(unroll):
-                        for r, l, v in T.Parallel(rows, lanes, vec):
-                            total[r, l, v] += exp(
-                                T.cast(values[u, r, l, v], "float32") - finite_or_zero(maximum[r, l, v])
-                            )
-
-                T.reduce_max(maximum, of_column, dim=0)
-                for r, l, v in T.Parallel(rows, lanes, vec):
-                    total[r, l, v] *= exp(maximum[r, l, v] - finite_or_zero(of_column[l, v]))
-                T.reduce_sum(total, sum_of_column, dim=0)
-
-                if result == "logsumexp":
-                    for l, v in T.Parallel(lanes, vec):
-                        if column + l < inner:
-                            output[(outer_index * inner + column + l) * vec + v] = T.cast(
-                                T.log(sum_of_column[l, v]) + finite_or_zero(of_column[l, v]), out_dtype
-                            )
-                else:
-                    # An infinite maximum (inf - inf) makes the whole column NaN.
-                    for l, v in T.Parallel(lanes, vec):
-                        sum_of_column[l, v] = (
-                            T.log(sum_of_column[l, v])
-                            if result == "log_softmax"
-                            else T.float32(1) / sum_of_column[l, v]
-                        ) + (of_column[l, v] - of_column[l, v])
-                    for chunk in T.serial(T.ceildiv(length, unroll * rows)):
-                        load(x, values, start, chunk, length, column, inner)
-                        for u, r, l, v in T.Parallel(unroll, rows, lanes, vec):
-                            if tirx.all((chunk * unroll + u) * rows + r < length, column + l < inner):
-                                output[
-                                    (start + ((chunk * unroll + u) * rows + r) * inner + column + l) * vec + v
-                                ] = T.cast(
-                                    finished(
-                                        T.cast(values[u, r, l, v], "float32"),
-                                        of_column[l, v],
-                                        sum_of_column[l, v],
-                                    ),
-                                    out_dtype,
-                                )
-
-        return softmax_columns
+        return column_program(
+            tile, _with_scale(tile, accumulator, log), dtype, (out_dtype,), None, apply=element
+        )
 
     @classmethod
     def samples(cls):

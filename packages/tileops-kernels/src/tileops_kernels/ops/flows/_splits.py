@@ -56,7 +56,9 @@ def geometry_of(stage: Stage, vec: int, config: ReduceConfig) -> tuple[Split, tu
 
 
 def size_hint(stage: Stage, vec: int) -> dict[str, int]:
-    return {"vectors": stage.length // vec} if stage.inner == 1 else {"inner": stage.inner // vec}
+    if stage.inner == 1:
+        return {"vectors": stage.length // vec, "rows": stage.outer}
+    return {"inner": stage.inner // vec}
 
 
 def stage_width(source: torch.Tensor, stage: Stage, target: torch.Tensor) -> int:

@@ -213,14 +213,14 @@ class Variance(Flow):
             Part(
                 (
                     (start * pitch, outer * pitch),
-                    (start * out_pitch, outer * out_pitch),
-                    (start * out_pitch, outer * out_pitch) if merges else (0, 1),
+                    *((start * out_pitch, outer * out_pitch),) * (2 if merges else 1),
                 ),
                 (outer, *geometry[1:], divisor),
             )
             for start, outer in row_pieces(first.outer, pitch)
         ]
-        start = bind(program, [_example(x), torch.float32 if merges else dtype, torch.float32], device, parts)
+        outputs = [torch.float32, torch.float32] if merges else [dtype]
+        start = bind(program, [_example(x), *outputs], device, parts)
         merge_programs = []
         for index, merge in enumerate(merges):
             outer, length, inner, _, _ = merge
@@ -231,7 +231,12 @@ class Variance(Flow):
             )
             merge_programs.append(
                 bind(
-                    VarianceMergeKernel.compiled(device, out_dtype=out_name(index + 1), root=root),
+                    VarianceMergeKernel.compiled(
+                        device,
+                        VarianceMergeKernel.config_for(device, inner=inner),
+                        out_dtype=out_name(index + 1),
+                        root=root,
+                    ),
                     [torch.float32, torch.float32, dtype if last else torch.float32, torch.float32],
                     device,
                     [Part(spans, (*merge, divisor))],
@@ -247,7 +252,7 @@ class Variance(Flow):
 
         def run(x: torch.Tensor, result: torch.Tensor) -> None:
             if not merges:
-                start(x, result, state(1))
+                start(x, result)
                 return
             deviations, means = state(sizes[0]), state(sizes[0])
             start(x, deviations, means)

@@ -80,7 +80,7 @@ class Softmax(Flow):
     def _long_rows(self, x: torch.Tensor, rows: Rows, vec: int) -> Launch:
         device, dtype, name = x.device, x.dtype, dtype_name(x.dtype)
         stage = Stage(rows.count, rows.length, 1)
-        config = LogSumExpKernel.config_for(device, vectors=rows.length // vec)
+        config = LogSumExpKernel.config_for(device, **size_hint(stage, vec))
         _, (_, _, vectors, splits, split_vectors) = geometry_of(stage, vec, config)
         statistics = LogSumExpKernel.compiled(device, config, dtype=name, out_dtype="state", vec=vec)
         apply = SoftmaxApplyKernel.compiled(device, dtype=name, vec=vec, log=self._log)
@@ -89,7 +89,7 @@ class Softmax(Flow):
             source, target = rows.span(start, count), (start * rows.length, count * rows.length)
             state = (start * splits, count * splits)
             numbers = (count, rows.pitch // vec, vectors, splits, split_vectors)
-            statistics_parts.append(Part((source, state, state), numbers))
+            statistics_parts.append(Part((source, state, state), (*numbers, 0.0)))
             apply_parts.append(Part((source, target, state, state), numbers))
         example = dtype if rows.step is None else x
         gather = bind(statistics, [example, torch.float32, torch.float32], device, statistics_parts)
@@ -164,13 +164,12 @@ def _rows(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> 
     )
     parts = [
         Part(
-            ((start * stage.length, count * stage.length), (start, count), (0, 1)),
-            (count, vectors, vectors, 1, vectors),
+            ((start * stage.length, count * stage.length), (start, count)),
+            (count, vectors, vectors, 1, vectors, 0.0),
         )
         for start, count in row_pieces(stage.outer, stage.length)
     ]
-    launch = bind(program, [_example(like), dtype, torch.float32], device, parts)
-    return lambda x, y: launch(x, y, torch.empty(1, dtype=torch.float32, device=device))
+    return bind(program, [_example(like), dtype], device, parts)
 
 
 def _columns(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> Launch:
@@ -181,12 +180,12 @@ def _columns(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) 
     program = ColumnSoftmaxKernel.compiled(
         device, config, result=result, dtype=dtype_name(like.dtype), out_dtype=dtype_name(dtype), vec=vec
     )
-    pitch = stage.length * stage.inner
+    pitch, inner = stage.length * stage.inner, stage.inner // vec
     out_pitch = stage.inner if result == "logsumexp" else pitch
     parts = [
         Part(
             ((start * pitch, outer * pitch), (start * out_pitch, outer * out_pitch)),
-            (outer, stage.length, stage.inner // vec),
+            (outer, stage.length, inner, stage.length * inner, inner, 1, stage.length, 0.0),
         )
         for start, outer in row_pieces(stage.outer, pitch)
     ]

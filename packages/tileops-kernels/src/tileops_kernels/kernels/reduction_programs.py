@@ -1,0 +1,245 @@
+"""The two programs of the reductions: along rows, and along columns of (outer, length, inner).
+
+Neither length is compiled in: rows, columns and the reduced length are run-time sizes, so one program serves
+every shape of a dtype. Long reductions are split between blocks; each split writes its states, and a later
+launch finishes: no atomics, the same bits every time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tilelang.language as T
+
+from tileops_kernels.kernels.accumulators import Accumulator, walk_along
+from tileops_kernels.kernels.column_tile import ColumnTile
+from tileops_kernels.kernels.rowwise_tile import RowTile
+
+
+@dataclass(frozen=True)
+class ReduceConfig:
+    """Block geometry.
+
+    Attributes:
+        rows: rows of a block (for columns: threads that share a column).
+        lanes: threads along the contiguous axis.
+        unroll: vectors a thread has in flight.
+        target_blocks: long reductions are split until the grid has about this many blocks.
+    """
+
+    rows: int
+    lanes: int
+    unroll: int
+    target_blocks: int
+
+
+Finish = Callable[[list, Any], Any]
+
+
+def _written(totals: list, i: Any, k: int, finish: Finish | None, number: Any) -> Any:
+    """Return what output `k` gets of the totals at `i`: the finished result, or the k-th state."""
+    return totals[k][i] if finish is None else finish([total[i] for total in totals], number)
+
+
+def row_program(
+    tile: RowTile, accumulator: Accumulator, x_dtype: str, outputs: tuple[str, ...], finish: Finish | None
+):
+    """Return the program that reduces rows.
+
+    Program arguments: x (flat), one or two outputs (flat, rows by splits), number of rows, row step of x and
+    length of a row in vectors, splits, vectors per split (a multiple of the tile), a number for `finish`.
+
+    Args:
+        tile: block geometry.
+        accumulator: what to keep; built for the same tile.
+        x_dtype: dtype of x.
+        outputs: dtypes of the outputs.
+        finish: `(totals, number) -> value` of the output; None writes the states.
+    """
+    positions = tuple(range(len(outputs)))
+    nx, ny = T.dynamic("nx"), T.dynamic("ny")
+
+    @T.macro
+    def body(x, targets, num_rows, x_step, vectors, splits, split_vectors, number):
+        with T.Kernel(T.ceildiv(num_rows, tile.rows), splits, threads=tile.threads) as (block, split):
+            values = T.alloc_fragment(tile.shape, x_dtype)
+            T.annotate_layout({values: tile.layout()})
+            states, totals = accumulator.allocate(), accumulator.allocate_totals()
+            first = split * split_vectors
+            last = T.min(first + split_vectors, vectors)
+            walk = walk_along(
+                tile,
+                lambda i, l: T.truncdiv(T.max(last - first - l + tile.lanes - 1, 0), tile.lanes),
+                tile.vec,
+                exists=lambda chunk, u, i, l: tile.in_bounds(
+                    block * tile.rows + i, num_rows, first + tile.vector(chunk, u, l), last
+                ),
+                index=lambda chunk, u, i, l, v: (first + tile.vector(chunk, u, l)) * tile.vec + v,
+                size=(last - first) * tile.vec,
+            )
+            accumulator.start(states)
+            for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.lanes)):
+                for u, i, l, v in T.Parallel(*tile.shape):
+                    if walk.exists(chunk, u, i, l):
+                        values[u, i, l, v] = x[
+                            ((block * tile.rows + i) * x_step + first + tile.vector(chunk, u, l)) * tile.vec
+                            + v
+                        ]
+                accumulator.update(states, values, chunk, walk)
+            accumulator.fold(states, totals, walk)
+            for i in T.Parallel(tile.rows):
+                if block * tile.rows + i < num_rows:
+                    for k in positions:
+                        targets[k][(block * tile.rows + i) * splits + split] = T.cast(
+                            _written(totals, i, k, finish, number), outputs[k]
+                        )
+
+    if len(outputs) == 1:
+
+        @T.prim_func
+        def reduce_rows(
+            x: T.Tensor((nx,), x_dtype),
+            output: T.Tensor((ny,), outputs[0]),
+            num_rows: T.int32,
+            x_step: T.int32,
+            vectors: T.int32,
+            splits: T.int32,
+            split_vectors: T.int32,
+            number: T.float32,
+        ):
+            body(x, [output], num_rows, x_step, vectors, splits, split_vectors, number)
+
+        return reduce_rows
+
+    @T.prim_func
+    def reduce_rows_to_states(
+        x: T.Tensor((nx,), x_dtype),
+        output: T.Tensor((ny,), outputs[0]),
+        second: T.Tensor((ny,), outputs[1]),
+        num_rows: T.int32,
+        x_step: T.int32,
+        vectors: T.int32,
+        splits: T.int32,
+        split_vectors: T.int32,
+        number: T.float32,
+    ):
+        body(x, [output, second], num_rows, x_step, vectors, splits, split_vectors, number)
+
+    return reduce_rows_to_states
+
+
+def column_program(
+    tile: ColumnTile,
+    accumulator: Accumulator,
+    x_dtype: str,
+    outputs: tuple[str, ...],
+    finish: Finish | None,
+    apply: Callable[[Any, list], Any] | None = None,
+):
+    """Return the program that reduces the middle axis.
+
+    Program arguments: x (flat), one or two outputs (flat, outer by splits by inner), outer, reduced length,
+    vectors of an inner row, step of x along outer and along the reduced axis in vectors, splits, reduced
+    elements per split, a number for `finish`.
+
+    Args:
+        tile: block geometry.
+        accumulator: what to keep; built for the same tile.
+        x_dtype: dtype of x.
+        outputs: dtypes of the outputs.
+        finish: `(totals, number) -> value` of the output; None writes the states.
+        apply: `(element, totals) -> value`: the output is not one value per column but has the shape of x,
+            which is contiguous and not split; the columns are read a second time.
+    """
+    positions = tuple(range(len(outputs)))
+    find_place = tile.place()
+    nx, ny = T.dynamic("nx"), T.dynamic("ny")
+
+    @T.macro
+    def load(x, values, walk, chunk, start, row_step):
+        for u, r, l, v in T.Parallel(*tile.shape):
+            if walk.exists(chunk, u, r, l):
+                values[u, r, l, v] = x[(start + tile.step(chunk, u, r) * row_step + l) * tile.vec + v]
+
+    @T.macro
+    def body(x, targets, outer, length, inner, outer_step, row_step, splits, split_length, number):
+        with T.Kernel(tile.blocks(outer, inner), splits, threads=tile.threads) as (block, split):
+            values = T.alloc_fragment(tile.shape, x_dtype)
+            T.annotate_layout({values: tile.layout()})
+            states, totals = accumulator.allocate(), accumulator.allocate_totals()
+            place = T.alloc_local((2,), "int32")
+            find_place(block, inner, place)
+            outer_index, column = place[0], place[1]
+            first = split * split_length
+            last = T.min(first + split_length, length)
+            walk = walk_along(
+                tile,
+                lambda r, l: T.truncdiv(T.max(last - first - r + tile.rows - 1, 0), tile.rows),
+                1,
+                exists=lambda chunk, u, r, l: tile.in_bounds(
+                    first + tile.step(chunk, u, r), last, column + l, inner
+                ),
+                index=lambda chunk, u, r, l, v: first + tile.step(chunk, u, r),
+                size=last - first,
+            )
+            start = outer_index * outer_step + first * row_step + column
+            accumulator.start(states)
+            for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.rows)):
+                load(x, values, walk, chunk, start, row_step)
+                accumulator.update(states, values, chunk, walk)
+            accumulator.fold(states, totals, walk)
+            if apply is None:
+                for c in T.Parallel(tile.columns):
+                    if column * tile.vec + c < inner * tile.vec:
+                        for k in positions:
+                            targets[k][((outer_index * splits + split) * inner + column) * tile.vec + c] = (
+                                T.cast(_written(totals, c, k, finish, number), outputs[k])
+                            )
+            else:
+                for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.rows)):
+                    load(x, values, walk, chunk, start, row_step)
+                    for u, r, l, v in T.Parallel(*tile.shape):
+                        if walk.exists(chunk, u, r, l):
+                            targets[0][(start + tile.step(chunk, u, r) * row_step + l) * tile.vec + v] = (
+                                T.cast(
+                                    apply(values[u, r, l, v], [t[l * tile.vec + v] for t in totals]),
+                                    outputs[0],
+                                )
+                            )
+
+    if len(outputs) == 1:
+
+        @T.prim_func
+        def reduce_columns(
+            x: T.Tensor((nx,), x_dtype),
+            output: T.Tensor((ny,), outputs[0]),
+            outer: T.int32,
+            length: T.int32,
+            inner: T.int32,
+            outer_step: T.int32,
+            row_step: T.int32,
+            splits: T.int32,
+            split_length: T.int32,
+            number: T.float32,
+        ):
+            body(x, [output], outer, length, inner, outer_step, row_step, splits, split_length, number)
+
+        return reduce_columns
+
+    @T.prim_func
+    def reduce_columns_to_states(
+        x: T.Tensor((nx,), x_dtype),
+        output: T.Tensor((ny,), outputs[0]),
+        second: T.Tensor((ny,), outputs[1]),
+        outer: T.int32,
+        length: T.int32,
+        inner: T.int32,
+        outer_step: T.int32,
+        row_step: T.int32,
+        splits: T.int32,
+        split_length: T.int32,
+        number: T.float32,
+    ):
+        body(x, [output, second], outer, length, inner, outer_step, row_step, splits, split_length, number)
+
+    return reduce_columns_to_states
