@@ -60,3 +60,25 @@ def test_short_rows_are_reduced_within_a_warp():
     assert config.lanes == 32
     assert "AllReduce<tl::SumOp, 32," in source
     assert "__shared__" not in source
+
+
+@pytest.mark.parametrize("name", ["ReduceKernel", "VarianceKernel", "LogSumExpKernel"])
+def test_warps_of_a_row_meet_at_one_barrier_per_fold(name):
+    static = {"dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8}
+    static |= {"ReduceKernel": {"op": "sum"}, "VarianceKernel": {"root": False}}.get(name, {})
+    source = source_of(name, static)
+    folds = len(re.findall(r"AllReduce<tl::\w+, 32,", source))
+    assert folds == {"ReduceKernel": 1}.get(name, 2)
+    assert "AllReduce<tl::SumOp, 256" not in source
+    # A second fold waits once more, before it writes where the first one was read.
+    assert source.count("__syncthreads()") == 2 * folds - 1
+
+
+@pytest.mark.parametrize(
+    "name", ["ColumnReduceKernel", "ColumnVarianceKernel", "ColumnSoftmaxKernel", "ColumnScanKernel"]
+)
+def test_columns_find_their_place_in_32_bits_once(name):
+    kernel = get_kernel(name)
+    source = source_of(name, dict(kernel.samples()[0]))
+    assert len(re.findall(r"blockIdx\.x\)+ [/%]", source)) == 2
+    assert not re.search(r"int64_t\)\(\(int\)blockIdx\.x\)\) [/%]", source)

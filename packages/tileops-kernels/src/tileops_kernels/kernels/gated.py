@@ -33,7 +33,7 @@ class GatedKernel(Kernel):
         size=lambda sizes: 0,
         devices={
             "cpu": ((None, GatedConfig(threads=64, unroll=1)),),
-            "sm_80": ((None, GatedConfig(threads=256, unroll=2)),),
+            "sm_80": ((None, GatedConfig(threads=128, unroll=2)),),
         },
     )
 
@@ -60,17 +60,22 @@ class GatedKernel(Kernel):
             x_step: T.int32,
             columns: T.int32,
         ):
-            with T.Kernel(num_rows, T.ceildiv(columns, block), threads=threads) as (row, tile):
+            with T.Kernel(num_rows * T.ceildiv(columns, block), threads=threads) as index:
+                # Of its own: inside a global index the divisions would be done in 64 bits, at every access.
+                place = T.alloc_local((2,), "int32")
                 gate = T.alloc_fragment(shape, dtype)
                 up = T.alloc_fragment(shape, dtype)
                 result = T.alloc_fragment(shape, "float32")
+                place[0] = T.truncdiv(index, T.ceildiv(columns, block))
+                place[1] = T.truncmod(index, T.ceildiv(columns, block)) * block
+                row, start = place[0], place[1]
 
                 for u, t, v in T.Parallel(*shape):
-                    if tile * block + u * threads + t < columns:
-                        gate[u, t, v] = x[(row * x_step + tile * block + u * threads + t) * vec + v]
+                    if start + u * threads + t < columns:
+                        gate[u, t, v] = x[(row * x_step + start + u * threads + t) * vec + v]
                 for u, t, v in T.Parallel(*shape):
-                    if tile * block + u * threads + t < columns:
-                        up[u, t, v] = x[(row * x_step + columns + tile * block + u * threads + t) * vec + v]
+                    if start + u * threads + t < columns:
+                        up[u, t, v] = x[(row * x_step + columns + start + u * threads + t) * vec + v]
 
                 for u, t, v in T.Parallel(*shape):
                     result[u, t, v] = function(math, T.cast(gate[u, t, v], "float32")) * T.cast(
@@ -78,8 +83,8 @@ class GatedKernel(Kernel):
                     )
 
                 for u, t, v in T.Parallel(*shape):
-                    if tile * block + u * threads + t < columns:
-                        output[(row * columns + tile * block + u * threads + t) * vec + v] = T.cast(
+                    if start + u * threads + t < columns:
+                        output[(row * columns + start + u * threads + t) * vec + v] = T.cast(
                             result[u, t, v], dtype
                         )
 

@@ -7,7 +7,7 @@ from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.reduce import ROW_CONFIGS
 from tileops_kernels.kernels.reduce_table import FLOATS
 from tileops_kernels.kernels.reduction_programs import ReduceConfig, row_program
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile
+from tileops_kernels.kernels.rowwise_tile import READ_ONCE, RowTile
 
 
 def log_of(totals):
@@ -21,7 +21,7 @@ class LogSumExpKernel(Kernel):
 
     SUPPORTED_DTYPES = FLOATS
     ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
+    PASS_CONFIGS = READ_ONCE
     Config = ReduceConfig
     CONFIGS = ROW_CONFIGS
 

@@ -6,7 +6,7 @@ from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.elementwise import storage_dtype
 from tileops_kernels.kernels.reduce_table import REDUCTIONS
 from tileops_kernels.kernels.reduction_programs import ReduceConfig, column_program, row_program
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile
+from tileops_kernels.kernels.rowwise_tile import READ_ONCE, RowTile
 
 DTYPES = frozenset(
     {
@@ -23,14 +23,19 @@ DTYPES = frozenset(
     }
 )
 
-# Threads that fill an H200: 1024 on each multiprocessor, each with four vectors in flight.
-_FILL = 132 * 1024
+# Multiprocessors of an H200; each wants 1024 threads with four vectors in flight.
+_PROCESSORS = 132
+_THREADS, _VECTORS = 1024, 4
 
 
 def _lanes_wanted(sizes):
-    """Return how many threads should share a row: four vectors for each, and more where rows are few."""
+    """Return how many threads should share a row: enough for four vectors each, to fill the device where rows
+    are few, and not so many that a device has more blocks than work."""
     vectors, rows = sizes.get("vectors", 1 << 20), sizes.get("rows", 1 << 20)
-    return vectors // 4 if vectors <= 256 else max(128, min(vectors // 4, _FILL // rows))
+    if vectors <= 256:
+        return vectors // _VECTORS
+    filling = min(_THREADS * _PROCESSORS // rows, rows * vectors // (_PROCESSORS * _VECTORS))
+    return max(128 if vectors <= 512 else 256, min(vectors // _VECTORS, filling))
 
 
 ROW_CONFIGS = ConfigTable(
@@ -42,19 +47,34 @@ ROW_CONFIGS = ConfigTable(
             (64, ReduceConfig(rows=8, lanes=32, unroll=4, target_blocks=264)),
             (128, ReduceConfig(rows=1, lanes=128, unroll=4, target_blocks=264)),
             (256, ReduceConfig(rows=1, lanes=256, unroll=4, target_blocks=264)),
-            (512, ReduceConfig(rows=1, lanes=512, unroll=4, target_blocks=264)),
-            (None, ReduceConfig(rows=1, lanes=1024, unroll=4, target_blocks=264)),
+            (None, ReduceConfig(rows=1, lanes=512, unroll=8, target_blocks=264)),
         ),
     },
 )
-# By vectors of an inner row.
+
+# Wider than any number of lanes: columns enough for blocks of a usual size.
+_MANY = 64
+
+
+def _columns_wanted(sizes):
+    """Return how many vectors wide a block may be for one block on every multiprocessor; where that is no
+    limit, `_MANY` plus the vectors of an inner row."""
+    inner, outer = sizes.get("inner", 1 << 20), sizes.get("outer", 1)
+    wanted = inner * outer // 128
+    return wanted if wanted < min(inner, _MANY) else _MANY + inner
+
+
 COLUMN_CONFIGS = ConfigTable(
-    size=lambda sizes: sizes.get("inner", 1 << 20),
+    size=_columns_wanted,
     devices={
         "cpu": ((None, ReduceConfig(rows=1, lanes=64, unroll=1, target_blocks=8)),),
         "sm_80": (
-            (4, ReduceConfig(rows=64, lanes=4, unroll=4, target_blocks=528)),
-            (16, ReduceConfig(rows=16, lanes=16, unroll=4, target_blocks=528)),
+            (7, ReduceConfig(rows=128, lanes=4, unroll=8, target_blocks=132)),
+            (15, ReduceConfig(rows=128, lanes=8, unroll=4, target_blocks=132)),
+            (31, ReduceConfig(rows=64, lanes=16, unroll=4, target_blocks=132)),
+            (_MANY, ReduceConfig(rows=32, lanes=32, unroll=4, target_blocks=132)),
+            (_MANY + 4, ReduceConfig(rows=64, lanes=4, unroll=4, target_blocks=528)),
+            (_MANY + 16, ReduceConfig(rows=16, lanes=16, unroll=4, target_blocks=528)),
             (None, ReduceConfig(rows=8, lanes=32, unroll=4, target_blocks=528)),
         ),
     },
@@ -84,7 +104,7 @@ class ReduceKernel(Kernel):
 
     SUPPORTED_DTYPES = DTYPES
     ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
+    PASS_CONFIGS = READ_ONCE
     Config = ReduceConfig
     CONFIGS = ROW_CONFIGS
 
@@ -132,7 +152,7 @@ class ColumnReduceKernel(Kernel):
 
     SUPPORTED_DTYPES = DTYPES
     ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
+    PASS_CONFIGS = READ_ONCE
     Config = ReduceConfig
     CONFIGS = COLUMN_CONFIGS
 

@@ -19,6 +19,9 @@ from tileops_kernels.kernels.reduce_table import COMBINE, REDUCE_OP
 # The programs mask what they read and write; the checks TileLang would add per element break up wide
 # accesses.
 PASS_CONFIGS = {"tl.disable_safe_memory_legalize": True}
+# For programs that read much and write little: what they read need not push anything else out of the cache
+# (`ld.global.cs`). Programs that write as much as they read are faster without.
+READ_ONCE = {**PASS_CONFIGS, "tl.device_compile_flags": ("-Xptxas", "-dlcm=cs")}
 WARP = 32
 
 

@@ -13,7 +13,7 @@ from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.reduce import COLUMN_CONFIGS, ROW_CONFIGS
 from tileops_kernels.kernels.reduce_table import FLOATS
 from tileops_kernels.kernels.reduction_programs import ReduceConfig, column_program, row_program
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile
+from tileops_kernels.kernels.rowwise_tile import READ_ONCE, RowTile
 
 
 def _result(deviation, divisor, root):
@@ -39,7 +39,7 @@ class VarianceKernel(Kernel):
 
     SUPPORTED_DTYPES = FLOATS
     ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
+    PASS_CONFIGS = READ_ONCE
     Config = ReduceConfig
     CONFIGS = ROW_CONFIGS
 
@@ -71,7 +71,7 @@ class ColumnVarianceKernel(Kernel):
 
     SUPPORTED_DTYPES = FLOATS
     ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
+    PASS_CONFIGS = READ_ONCE
     Config = ReduceConfig
     CONFIGS = COLUMN_CONFIGS
 
@@ -97,7 +97,7 @@ class VarianceMergeKernel(Kernel):
     """
 
     SUPPORTED_DTYPES = FLOATS
-    PASS_CONFIGS = PASS_CONFIGS
+    PASS_CONFIGS = READ_ONCE
     Config = ReduceConfig
     # By columns.
     CONFIGS = ConfigTable(
@@ -105,7 +105,7 @@ class VarianceMergeKernel(Kernel):
         devices={
             "cpu": ((None, ReduceConfig(rows=1, lanes=64, unroll=1, target_blocks=1)),),
             "sm_80": (
-                (1, ReduceConfig(rows=256, lanes=1, unroll=1, target_blocks=1)),
+                (1, ReduceConfig(rows=128, lanes=1, unroll=1, target_blocks=1)),
                 (None, ReduceConfig(rows=16, lanes=16, unroll=1, target_blocks=1)),
             ),
         },

@@ -58,7 +58,7 @@ def geometry_of(stage: Stage, vec: int, config: ReduceConfig) -> tuple[Split, tu
 def size_hint(stage: Stage, vec: int) -> dict[str, int]:
     if stage.inner == 1:
         return {"vectors": stage.length // vec, "rows": stage.outer}
-    return {"inner": stage.inner // vec}
+    return {"inner": stage.inner // vec, "outer": stage.outer}
 
 
 def stage_width(source: torch.Tensor, stage: Stage, target: torch.Tensor) -> int:
