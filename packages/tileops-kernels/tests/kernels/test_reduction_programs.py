@@ -91,12 +91,28 @@ def test_states_of_unequal_size_merge_by_their_weight(geometry):
     torch.testing.assert_close(y.double(), x.std(1), rtol=1e-5, atol=0)
 
 
-def test_few_rows_get_more_threads_each():
+@pytest.mark.parametrize(
+    ("rows", "vectors", "lanes"),
+    [
+        (1, 200, 32),
+        (2048, 512, 128),
+        (8192, 1024, 256),
+        (1024, 4096, 256),
+        (64, 4096, 512),
+        (1, 1 << 20, 512),
+    ],
+)
+def test_few_long_rows_get_more_threads_each(rows, vectors, lanes):
     kernel = get_kernel("ReduceKernel")
-    lanes = [
-        kernel.default_config(target="cuda", arch="sm_90a", vectors=4096, rows=rows).lanes
-        for rows in (1, 64, 400, 1024, 8192)
-    ]
-    assert lanes == [1024, 1024, 512, 256, 128]
-    short = kernel.default_config(target="cuda", arch="sm_90a", vectors=200, rows=1)
-    assert short.lanes == 32
+    config = kernel.default_config(target="cuda", arch="sm_90a", vectors=vectors, rows=rows)
+    assert config.lanes == lanes
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "lanes", "rows"),
+    [(1, 512, 4, 128), (1, 1024, 8, 128), (1, 1 << 16, 32, 8), (4096, 2, 4, 64), (1, 2, 4, 128)],
+)
+def test_few_columns_get_narrow_blocks_of_many_threads(outer, inner, lanes, rows):
+    kernel = get_kernel("ColumnReduceKernel")
+    config = kernel.default_config(target="cuda", arch="sm_90a", inner=inner, outer=outer)
+    assert (config.lanes, config.rows) == (lanes, rows)

@@ -80,8 +80,8 @@ def silu(m: Math, x: Any) -> Any:
     return m.divide(x, 1 + m.exp(-x))
 
 
-# log(Phi(x) / (1 - Phi(x))) / x up to x = 5.5, by the powers of x^2. Of a negative x gelu is then off by at most
-# 2e-4 of itself, or by 4e-8 where it is below 1e-4; of a positive one, by less.
+# log(Phi(x) / (1 - Phi(x))) / x up to x = 5.5, by the powers of x^2. For a negative x gelu is then off by at
+# most 2e-4 of itself, or by 4e-8 where it is below 1e-4; for a positive one, by less.
 GELU_LOGIT = (1.59516373, 0.0735520254, -0.000434296879, -4.49752046e-05, 2.29729511e-06, -3.54612546e-08)
 GELU_LOGIT_END = 5.5
 
