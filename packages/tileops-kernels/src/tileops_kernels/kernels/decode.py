@@ -95,7 +95,7 @@ class DecodeKernel(SplitDecodeKernel):
                         cap,
                         config.fma,
                     )
-                write_part(state, part, lse, bz, bx, head0, group - first_row, head_dim)
+                write_part(state, part, lse, bz, bx, head0, group - first_row, head_dim, whole)
 
         return decode
 

@@ -132,13 +132,21 @@ def begin_part(state):
 
 
 @T.macro
-def write_part(state, part, lse, request, split, head0, rows_left, head_dim):
-    """Write the normalised result and base-2 log-sum-exp of the first `rows_left` rows."""
+def write_part(state, part, lse, request, split, head0, rows_left, head_dim, whole):
+    """Write the normalised result and base-2 log-sum-exp of the first `rows_left` rows.
+
+    A whole row that sees only scores of -inf is 0, as in PyTorch; of a part of a row the merge decides that.
+    """
     o_frag, row_max, row_sum = state[0], state[1], state[2]
     rows, depth = o_frag.shape
     for i, d in T.Parallel(rows, depth):
         if i < rows_left and d < head_dim:
-            part[request, split, head0 + i, d] = o_frag[i, d] / T.max(row_sum[i], 1.0e-30)
+            if whole:
+                part[request, split, head0 + i, d] = T.if_then_else(
+                    row_sum[i] == 0.0, 0.0, o_frag[i, d] / row_sum[i]
+                )
+            else:
+                part[request, split, head0 + i, d] = o_frag[i, d] / T.max(row_sum[i], 1.0e-30)
     for i in T.Parallel(rows):
         if i < rows_left:
             lse[request, split, head0 + i] = row_max[i] + T.log2(row_sum[i])

@@ -148,7 +148,7 @@ class PagedDecodeKernel(SplitDecodeKernel):
                         cap,
                         config.fma,
                     )
-                write_part(state, part, lse, bz, bx, head0, group - first_row, head_dim)
+                write_part(state, part, lse, bz, bx, head0, group - first_row, head_dim, whole)
 
         return paged_decode
 
