@@ -70,7 +70,14 @@ def summary_table(record: Record) -> Table:
     table = Table(title=f"{record.target} · {record.device} · {record.tier} tier", caption=_caption(record))
     for name in ("op", "verdict", "cases", "worst error", "bound", "ratio", "in case", "s"):
         right = name in ("worst error", "bound", "ratio", "s")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name == "op")
+        names = name in ("op", "in case")  # long, without spaces: folded, so that nothing is cut
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=not names,
+            min_width=12 * names,
+        )
     for op in record.ops:
         style = _STYLES[op.status]
         worst = op.worst
