@@ -19,7 +19,9 @@ _TORCH: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "StdFwdOp": (torch.std, ("dim", "correction", "keepdim")),
     "ArgmaxFwdOp": (torch.argmax, ("dim", "keepdim")),
     "ArgminFwdOp": (torch.argmin, ("dim", "keepdim")),
+    "L1NormFwdOp": (torch.linalg.vector_norm, ("ord", "dim", "keepdim")),
     "L2NormFwdOp": (torch.linalg.vector_norm, ("ord", "dim", "keepdim")),
+    "InfNormFwdOp": (torch.linalg.vector_norm, ("ord", "dim", "keepdim")),
     "LogSumExpFwdOp": (torch.logsumexp, ("dim", "keepdim")),
     "CumsumFwdOp": (torch.cumsum, ("dim",)),
 }
