@@ -15,6 +15,7 @@ from tileops_tests.comparator import (
     compare,
     contiguous_stride,
     same_values,
+    widen,
 )
 
 
@@ -156,3 +157,29 @@ def test_strides_of_size_one_dims_and_of_empty_tensors_say_nothing() -> None:
 def test_same_values_treats_every_nan_alike() -> None:
     payload = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
     assert bool(same_values(payload, torch.tensor([torch.nan])).all())
+
+
+def test_nothing_is_lost_on_the_way_to_float64() -> None:
+    fine = torch.tensor([1.0 + 2.0**-40], dtype=torch.float64)
+    assert torch.equal(widen(fine), fine)
+    coarse = torch.tensor([0.0078125, 448.0]).to(torch.float8_e4m3fn)
+    assert widen(coarse).tolist() == [0.0078125, 448.0]
+
+
+def test_an_error_far_below_float32_is_seen_in_a_float64_output() -> None:
+    ref = torch.tensor([1.0], dtype=torch.float64)
+    reference = OutputReference("y", "float64", ref, ref, ref, bound=torch.full_like(ref, 1e-12))
+    assert compare(ref + 1e-10, reference).code is R.WRONG_VALUE
+    assert compare(ref + 1e-13, reference).code is None
+
+
+def test_an_error_of_one_has_its_share_of_the_bound() -> None:
+    finding = compare(torch.tensor([1.0, 0.0]), bounded(torch.tensor([0.0, 0.0]), 2.0))
+    assert (finding.code, finding.error, finding.ratio) == (None, 1.0, 0.5)
+
+
+def test_following_the_specified_precision_reaches_as_far_as_the_bound_and_no_further() -> None:
+    """The oracle overflows float16, the specified arithmetic does not."""
+    reference = bounded(torch.tensor([70000.0]), 32.0, "float16", base=torch.tensor([64992.0]))
+    assert compare(torch.tensor([65024.0], dtype=torch.float16), reference).code is None
+    assert compare(torch.tensor([64928.0], dtype=torch.float16), reference).code is R.INF_MISMATCH

@@ -52,6 +52,34 @@ def test_a_kind_changes_only_what_it_says(kind: str) -> None:
         assert len(changed) == 3 * 9
 
 
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        ([1.0], 3.0, 3.0),  # nothing else to take: another value all the same
+        ([torch.inf, -torch.inf], 1.0, 1.0),  # nothing finite
+        ([0.0, 5.0, -7.0, 1.0], -7.0, 5.0),
+        ([-1.0, 0.0, 1.0], -1.0, 1.0),  # equally far: the higher one
+    ],
+)
+def test_a_wrong_element_is_the_finite_value_farthest_away(
+    values: list[float], low: float, high: float
+) -> None:
+    expected = torch.tensor(values)
+    wrong = KINDS["wrong_element"](reference(expected, 1e-6))
+    (at,) = (wrong != expected).nonzero().flatten().tolist()
+    far = low if abs(expected[at] - low) > abs(expected[at] - high) else high
+    assert wrong[at].item() == far
+
+
+@pytest.mark.parametrize("shape", [(2 * TILE_ROWS, 2 * TILE_COLUMNS), (TILE_ROWS + 1, TILE_COLUMNS + 2)])
+def test_a_wrong_tile_is_the_last_one_and_no_more(shape: tuple[int, int]) -> None:
+    expected = torch.ones(shape)
+    wrong = KINDS["wrong_tile"](reference(expected, 1e-6))
+    rows, columns = (size % tile or tile for size, tile in zip(shape, (TILE_ROWS, TILE_COLUMNS), strict=True))
+    assert int((wrong == 0).sum()) == rows * columns
+    assert not wrong[-rows:, -columns:].any()
+
+
 def test_kinds_that_do_not_change_the_output_prove_nothing() -> None:
     outcomes = gate([reference(torch.zeros(4, 4), 1e-6)])
     unchanged = {kind for kind, outcome in outcomes.items() if outcome is Outcome.UNCHANGED}

@@ -111,3 +111,12 @@ def test_shipped_constants_have_a_default_and_a_record_of_their_calibration() ->
         assert {"date", "device", "target", "observed_maximum_ratio", "cases", "ops"} <= set(record)
         assert 0 < record["observed_maximum_ratio"] <= 1
     json.dumps(calibration())
+
+
+def test_the_bound_of_a_negative_reference_is_that_of_its_magnitude() -> None:
+    ref = torch.tensor([3.0], dtype=torch.float64)
+    bounds = [
+        bound_of(x, torch.zeros(1), None, 64, out_dtype="float32", acc_dtype="float16", constants=CONSTANTS)
+        for x in (ref, -ref)
+    ]
+    assert bounds[0].item() == bounds[1].item() > 0
