@@ -172,7 +172,6 @@ def test_a_cache_that_is_not_split_is_not_merged(monkeypatch: pytest.MonkeyPatch
     cache = torch.ones(2, 5, 2, 32).half()
     out = get_op(DECODE)()(torch.ones(2, 4, 32).half(), cache, cache)
     assert (out.shape, out.dtype) == ((2, 4, 32), torch.float16)
-    assert torch.equal(out, torch.ones_like(out))
 
 
 def test_a_long_cache_is_split_and_merged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,94 +1,10 @@
-"""The programs of the reductions with the block shapes that a GPU gets, run on the CPU target."""
+"""The block shapes that reductions get on a GPU."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tileops_kernels.kernels import get_kernel
-from tileops_kernels.kernels.reduction_programs import ReduceConfig
-from tileops_kernels.targets import compile_program
-
-ROWS, LENGTH, INNER = 5, 203, 48
-
-
-def program(kernel: str, geometry: tuple[int, int, int], **static: object):
-    config = ReduceConfig(*geometry, target_blocks=1)
-    return compile_program(get_kernel(kernel).program(**static, config=config), "cpu")
-
-
-# Kernel, static arguments, the reference over a dim, the number the program is given.
-REDUCTIONS = {
-    "sum": ("Reduce", {"op": "sum"}, lambda x, d: x.sum(d), 0.0),
-    "mean": ("Reduce", {"op": "mean"}, lambda x, d: x.mean(d), None),
-    "prod": ("Reduce", {"op": "prod"}, lambda x, d: x.prod(d), 0.0),
-    "amax": ("Reduce", {"op": "amax"}, lambda x, d: x.amax(d), 0.0),
-    "var": ("Variance", {"root": False}, lambda x, d: x.var(d, correction=0), None),
-}
-
-
-def values(*shape: int) -> torch.Tensor:
-    """Values around 1, whose products neither vanish nor overflow."""
-    return 1 + torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 0.1
-
-
-@pytest.mark.parametrize("geometry", [(1, 128, 2), (4, 32, 1), (2, 64, 4)], ids=str)
-@pytest.mark.parametrize("name", [*REDUCTIONS, "logsumexp"])
-def test_rows_meet_across_threads_and_warps(name, geometry):
-    x = values(ROWS, LENGTH * 4)
-    static = {"dtype": "float32", "out_dtype": "float32", "vec": 4}
-    if name == "logsumexp":
-        kernel, extra, reference, number = "LogSumExp", {}, lambda x, d: x.logsumexp(d), 0.0
-    else:
-        kernel, extra, reference, number = REDUCTIONS[name]
-    y = torch.full((ROWS,), torch.nan)
-    number = float(x.shape[1]) if number is None else number
-    program(f"{kernel}Kernel", geometry, **static, **extra)(
-        x.view(-1), y, ROWS, LENGTH, LENGTH, 1, LENGTH, number
-    )
-    torch.testing.assert_close(y, reference(x.double(), 1).float(), rtol=2e-5, atol=0)
-
-
-@pytest.mark.parametrize("geometry", [(64, 4, 2), (8, 32, 1), (1, 64, 8)], ids=str)
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_columns_meet_across_threads(name, geometry):
-    x = values(ROWS, LENGTH, INNER)
-    kernel, extra, reference, number = REDUCTIONS[name]
-    y = torch.full((ROWS, INNER), torch.nan)
-    number = float(LENGTH) if number is None else number
-    inner = INNER // 4
-    program(f"Column{kernel}Kernel", geometry, dtype="float32", out_dtype="float32", vec=4, **extra)(
-        x.view(-1), y.view(-1), ROWS, LENGTH, inner, LENGTH * inner, inner, 1, LENGTH, number
-    )
-    torch.testing.assert_close(y, reference(x.double(), 1).float(), rtol=2e-5, atol=0)
-
-
-def test_variance_survives_a_mean_far_above_the_deviation():
-    x = 1e4 + torch.randn(ROWS, LENGTH * 4, generator=torch.Generator().manual_seed(1))
-    y = torch.empty(ROWS)
-    program("VarianceKernel", (1, 128, 4), dtype="float32", out_dtype="float32", root=False, vec=4)(
-        x.view(-1), y, ROWS, LENGTH, LENGTH, 1, LENGTH, float(x.shape[1] - 1)
-    )
-    exact = x.double().var(1)
-    two_moments = x.square().mean(1) - x.mean(1).square()
-    assert ((two_moments.double() - exact).abs() / exact).max() > 0.1
-    torch.testing.assert_close(y.double(), exact, rtol=1e-4, atol=0)
-
-
-@pytest.mark.parametrize("geometry", [(64, 1, 1), (8, 16, 1)], ids=str)
-def test_states_of_unequal_size_merge_by_their_weight(geometry):
-    inner, chunk, states = 3 if geometry[1] > 1 else 1, 50, 70
-    total = chunk * (states - 1) + 7
-    x = 3 + torch.randn(2, total, inner, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    parts = x.split(chunk, dim=1)
-    means = torch.stack([p.mean(1) for p in parts], 1).float()
-    deviations = torch.stack([(p - p.mean(1, keepdim=True)).square().sum(1) for p in parts], 1).float()
-    y = torch.empty(2, inner)
-    program("VarianceMergeKernel", geometry, out_dtype="float32", root=True)(
-        deviations.view(-1), means.view(-1), y.view(-1), torch.empty(1),
-        2, states, inner, chunk, total, float(total - 1),
-    )  # fmt: skip
-    torch.testing.assert_close(y.double(), x.std(1), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize(
