@@ -24,12 +24,12 @@ def figures(entry: Entry) -> dict[str, list[int]]:
     return found
 
 
-def main() -> None:
-    lines = [
-        f"{json.dumps(name)}: {json.dumps(figures(entry))}" for name, entry in load_manifest().entries.items()
-    ]
-    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+def text() -> str:
+    """The file's content: one line an entry."""
+    entries = load_manifest().entries.items()
+    lines = [f"{json.dumps(name)}: {json.dumps(figures(entry))}" for name, entry in entries]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 if __name__ == "__main__":
-    main()
+    KEPT.write_text(text(), encoding="utf-8")
