@@ -1,4 +1,4 @@
-"""What an oracle says that an element accumulates is what its bound rests on: too much of it excuses errors."""
+"""What an oracle says that an element accumulates is what its bound rests on: too much excuses errors."""
 
 from __future__ import annotations
 
