@@ -5,6 +5,7 @@ import re
 
 import pytest
 import tilelang.language as T
+import torch
 
 from tileops_kernels.targets import compile_program
 
@@ -73,3 +74,28 @@ def test_a_division_by_a_size_is_done_once_per_block():
     body = compile_program(divided, "cpu").source.partition('extern "C"')[0]
     assert len(re.findall(r"const auto once\w* = tl_(?:div|mod)", body)) == 2
     assert len(re.findall(r"tl_(?:div|mod)<", body)) == 2
+
+
+def test_a_run_whose_start_is_read_from_memory_is_guarded_as_a_whole():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def gathered(
+        x: T.Tensor((n,), "float32"), starts: T.Tensor((8,), "int32"), y: T.Tensor((8, 16), "float32")
+    ):
+        with T.Kernel(1, threads=128):
+            for t, v in T.Parallel(8, 16):
+                y[t, v] = x[starts[t] + v]
+
+    program = compile_program(gathered, "cpu")
+    inner = program.source.partition("if (")[2].partition("else {")[0]
+    assert "v = 0; v < 16" in inner
+    assert "?" not in inner.partition("{")[2], "an element is guarded although its run is known to be inside"
+
+    x = torch.arange(40, dtype=torch.float32) + 1
+    starts = torch.tensor([0, 24, 25, -1, 39, 40, -16, 7], dtype=torch.int32)
+    y = torch.full((8, 16), torch.nan)
+    program(x, starts, y)
+    at = starts[:, None] + torch.arange(16)
+    inside = (at >= 0) & (at < 40)
+    assert torch.equal(y, torch.where(inside, x[at.clamp(0, 39)], 0.0))

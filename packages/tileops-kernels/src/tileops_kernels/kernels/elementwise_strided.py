@@ -11,7 +11,7 @@ the last dim an input is one of three kinds:
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import Kernel
+from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.elementwise import (
     ElementwiseConfig,
     ElementwiseKernel,
@@ -56,7 +56,18 @@ class StridedElementwiseKernel(Kernel):
     SUPPORTED_DTYPES = ElementwiseKernel.SUPPORTED_DTYPES
     ALIGNMENT = 16
     Config = ElementwiseConfig
-    CONFIGS = ElementwiseKernel.CONFIGS
+    # By elements of a vector: on a CPU a long one is a block of its own.
+    CONFIGS = ConfigTable(
+        size=lambda sizes: sizes["vec"],
+        devices={
+            "cpu": (
+                (16, ElementwiseConfig(threads=64, unroll=1)),
+                (128, ElementwiseConfig(threads=8, unroll=1)),
+                (None, ElementwiseConfig(threads=2, unroll=1)),
+            ),
+            "sm_80": ((None, ElementwiseConfig(threads=256, unroll=2)),),
+        },
+    )
     PASS_CONFIGS = PASS_CONFIGS
 
     @staticmethod

@@ -67,7 +67,7 @@ def _columns_wanted(sizes):
 COLUMN_CONFIGS = ConfigTable(
     size=_columns_wanted,
     devices={
-        "cpu": ((None, ReduceConfig(rows=1, lanes=64, unroll=1, target_blocks=8)),),
+        "cpu": ((None, ReduceConfig(rows=1, lanes=256, unroll=1, target_blocks=8)),),
         "sm_80": (
             (7, ReduceConfig(rows=128, lanes=4, unroll=8, target_blocks=132)),
             (15, ReduceConfig(rows=128, lanes=8, unroll=4, target_blocks=132)),

@@ -6,11 +6,28 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-__all__ = ["MAX_ELEMENTS", "is_dense", "merge_dims", "span", "storage_view", "vector_width"]
+__all__ = ["MAX_ELEMENTS", "is_dense", "merge_dims", "run_length", "span", "storage_view", "vector_width"]
 
 # Tile programs index with 32 bits; larger tensors are run in pieces of at most this many elements.
 MAX_ELEMENTS = 1 << 30
 _ACCESS_BYTES = 16
+
+
+# A CPU has no widest access; a run of this size is worth the arithmetic that finds it.
+_RUN_BYTES = 1024
+
+
+def run_length(tensors: Iterable[torch.Tensor], *divisors: int) -> int:
+    """Return the longest run of elements that a CPU program reads as one: a power of two that divides every
+    divisor, at most 1024 bytes of the widest dtype.
+
+    >>> run_length([torch.empty(64, dtype=torch.float16)], 4096), run_length([torch.empty(1)], 12)
+    (512, 4)
+    """
+    width = _RUN_BYTES // max(t.element_size() for t in tensors)
+    while width > 1 and any(d % width for d in divisors):
+        width //= 2
+    return width
 
 
 def vector_width(tensors: Iterable[torch.Tensor], *divisors: int) -> int:

@@ -50,7 +50,8 @@ def geometry_of(stage: Stage, vec: int, config: ReduceConfig) -> tuple[Split, tu
         return split, (stage.outer, vectors, vectors, split.count, split.length)
     inner = stage.inner // vec
     blocks = stage.outer * -(-inner // config.lanes)
-    split = split_of(stage.length, config.rows * config.unroll, config.lanes * vec, blocks, config)
+    unit = min(config.lanes, inner) * vec
+    split = split_of(stage.length, config.rows * config.unroll, unit, blocks, config)
     steps = (stage.length * inner, inner)
     return split, (stage.outer, stage.length, inner, *steps, split.count, split.length)
 

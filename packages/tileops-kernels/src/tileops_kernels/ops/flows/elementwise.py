@@ -15,7 +15,14 @@ from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.elementwise import ElementwiseKernel, scalar_dtype
 from tileops_kernels.kernels.elementwise_strided import MAX_DIMS, StridedElementwiseKernel
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
-from tileops_kernels.ops.flows._layout import MAX_ELEMENTS, is_dense, merge_dims, span, vector_width
+from tileops_kernels.ops.flows._layout import (
+    MAX_ELEMENTS,
+    is_dense,
+    merge_dims,
+    run_length,
+    span,
+    vector_width,
+)
 from tileops_kernels.ops.flows.base import Flow, Run
 
 if TYPE_CHECKING:
@@ -147,7 +154,8 @@ def _strided_width(
         return 1
     wide = [(t, s) for t, s, kind in zip(tensors, strides, kinds, strict=True) if kind == "vector"]
     steps = [stride for _, s in wide for stride in s[:-1]]
-    return vector_width([*(t for t, _ in wide), like_output], sizes[-1], *steps)
+    widest = run_length if like_output.device.type == "cpu" else vector_width
+    return widest([*(t for t, _ in wide), like_output], sizes[-1], *steps)
 
 
 def _parts(

@@ -178,7 +178,11 @@ class StatementPrinter:
             self._plain_loop(stmt)
 
     def nest(self, loop: object) -> None:
-        """Print a parallel nest; in two versions where one condition decides all its guards."""
+        """Print a parallel nest; in two versions where one condition decides all its guards.
+
+        Where none does for the whole nest (an index read from memory), the loops inside are nests of their
+        own: what the outer variable decides is free there.
+        """
         nest = Nest(*_footprint(loop))
         with self._in_nest(nest), self.ctx.captured() as guarded:
             self._sub_statement(loop)
@@ -187,7 +191,10 @@ class StatementPrinter:
                 self._sub_statement(_map_loops(loop, flatten))
             return
         if not nest.shared:
-            self.ctx.lines.extend(guarded)
+            if isinstance(loop, tirx.For) and isinstance(loop.body, tirx.For):
+                self._plain_loop(loop)
+            else:
+                self.ctx.lines.extend(guarded)
             return
         inside = Nest(
             nest.variables, nest.written, assume_shared=True, unguarded=nest.guards == nest.shared_guards

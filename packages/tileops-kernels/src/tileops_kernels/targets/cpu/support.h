@@ -35,8 +35,8 @@ template <int E, int M, bool FINITE, bool SATURATE> struct tl_narrow {
     uint32_t a = b & MAGNITUDE;
     // Placing the fields gives the value times 2^(BIAS-127), exactly, subnormals included.
     uint32_t u = tl_bits(tl_float(a << SHIFT) * tl_float((uint32_t)(254 - BIAS) << 23));
-    uint32_t special = FINITE ? 0x7fc00000u : 0x7f800000u | ((a & ~EXPONENT) << SHIFT);
-    u = tl_blend(a >= INFINITE, special, u);
+    // Infinities and NaN keep their mantissa and get the exponent of all ones.
+    u |= -(uint32_t)(a >= INFINITE) & (FINITE ? 0x7fc00000u : 0x7f800000u);
     return tl_float(u | (b >> (E + M)) << 31);
   }
 
