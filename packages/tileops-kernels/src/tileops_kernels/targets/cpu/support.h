@@ -41,16 +41,19 @@ template <int E, int M, bool FINITE, bool SATURATE> struct tl_narrow {
   }
 
   TL_INLINE uint32_t encode(float x) {
-    uint32_t u = tl_bits(x), a = u & 0x7fffffffu;
+    const uint32_t u = tl_bits(x), whole = u & 0x7fffffffu;
+    const bool nan = whole > 0x7f800000u;
+    // From this value on it is infinite; rounding takes it there, and nothing else needs to.
+    const uint32_t end = (uint32_t)(127 - BIAS + (1 << E) - !FINITE) << 23;
+    const uint32_t a = whole < end ? whole : end;
     // One addition moves the exponent to its new bias and rounds; a carry into the exponent is the right carry.
     uint32_t normal = (a + (((1u << (SHIFT - 1)) - 1) - ((uint32_t)(127 - BIAS) << 23)) + ((a >> SHIFT) & 1)) >> SHIFT;
     // Adding a power of two whose last place is the smallest subnormal rounds to it, ties to even.
     const float magic = tl_float((uint32_t)(127 + 23 + 1 - BIAS - M) << 23);
     uint32_t subnormal = tl_bits(tl_float(a) + magic) - tl_bits(magic);
     uint32_t r = tl_blend(a < ((uint32_t)(128 - BIAS) << 23), subnormal, normal);
-    if (SATURATE || FINITE) r = tl_blend(r > LARGEST, OVERFLOWN, r);  // otherwise rounding past the largest value already gives infinity
-    uint32_t special = tl_blend(a > 0x7f800000u, NOT_A_NUMBER, OVERFLOWN);
-    r = tl_blend(a >= ((uint32_t)(127 - BIAS + (1 << E) - !FINITE) << 23), special, r);
+    if (SATURATE || FINITE) r = tl_blend(nan, NOT_A_NUMBER, r > LARGEST ? OVERFLOWN : r);
+    else r |= -(uint32_t)nan & NOT_A_NUMBER;
     return r | (u >> 31) << (E + M);
   }
 };
