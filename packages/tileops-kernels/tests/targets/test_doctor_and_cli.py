@@ -60,6 +60,10 @@ def test_cache_list_and_clear(programs, private_cache, capsys):
 
 class Good:
     @staticmethod
+    def serves_device(device):
+        return True
+
+    @staticmethod
     def samples():
         return ({"hidden": 1}, {"hidden": 2})
 
