@@ -44,6 +44,7 @@ def _declared(table: StageTable, _: argparse.Namespace) -> list[Finding]:
     return [
         *declarations.check_declarations(ROOT, table),
         *declarations.check_rules(ROOT, table),
+        *declarations.check_kinds_of_file(ROOT, table),
         *declarations.check_environments(ROOT, table),
     ]
 

@@ -41,6 +41,7 @@ Check = Callable[[Path, StageTable], list[Finding]]
 CHECKS: dict[str, tuple[str, Check]] = {
     "rules": ("each RULES.md names its three lists", declarations.check_rules),
     "declared": ("packages declare the stages that they may see", declarations.check_declarations),
+    "kinds": ("packages ship text that the checks can read", declarations.check_kinds_of_file),
     "environments": ("environments hold what a stage may see", declarations.check_environments),
     "imports": ("imports and names in strings are declared ones", imports.check_imports),
     "graph": ("no import reaches a hidden stage on a detour", layers.check_layers),

@@ -7,11 +7,10 @@ names (griffe). Lines that only move a sibling's version bound change nothing of
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import re
 import subprocess
-import tarfile
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -58,11 +57,11 @@ class Revision:
 
     def __init__(self, repository: Path, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
-        archive = subprocess.run(
-            ["git", "archive", name, "packages"], cwd=repository, check=True, capture_output=True
-        ).stdout
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(folder, filter="data")
+        # Not `git archive`: it leaves out what a .gitattributes of the change itself marks as export-ignore.
+        folder.mkdir(parents=True)
+        environment = os.environ | {"GIT_INDEX_FILE": str(folder.with_suffix(".index"))}
+        for words in (["read-tree", name], ["checkout-index", "--all", f"--prefix={folder}/"]):
+            subprocess.run(["git", *words], cwd=repository, env=environment, check=True, capture_output=True)
 
     def text(self, path: str) -> str | None:
         """A file's text, None where the revision lacks it."""

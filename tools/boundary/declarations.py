@@ -19,6 +19,7 @@ def check_declarations(root: Path, table: StageTable) -> list[Finding]:
             findings.append(
                 Finding(place, f"declares stages {sorted(siblings)}, expected {sorted(stage.depends)}")
             )
+        findings += [Finding(place, problem) for problem in _problems(project(root, stage), stage.dist)]
         groups = set(project(root, stage).get("entry-points", {}))
         if groups:
             findings.append(
@@ -27,6 +28,42 @@ def check_declarations(root: Path, table: StageTable) -> list[Finding]:
         for name in ("README.md", "RULES.md", "CHANGELOG.md", "LICENSE", f"src/{stage.module}/py.typed"):
             if not (root / stage.folder / name).is_file():
                 findings.append(Finding(f"{stage.folder}/{name}", "is missing"))
+    return findings
+
+
+def _problems(table: dict, dist: str) -> list[str]:
+    """What a `[project]` table must not say, whatever it depends on."""
+    found = []
+    scripts = {*table.get("scripts", {}), *table.get("gui-scripts", {})}
+    if scripts - {dist}:
+        # A script called `pytest` would run in place of the one that judges.
+        found.append(f"installs the commands {sorted(scripts)}, expected {dist} alone")
+    if "dependencies" in table.get("dynamic", ()):
+        found.append("dependencies are computed by the build: they cannot be read before it")
+    direct = [r for r in table.get("dependencies", []) if "@" in r]
+    if direct:
+        found.append(f"takes {direct} from a place of its own, not by name")
+    return found
+
+
+# Kinds of file that the checks can read, or that cannot run.
+_READABLE = frozenset({".py", ".typed", ".yaml", ".toml", ".json", ".css", ".js"})
+
+
+def check_kinds_of_file(root: Path, table: StageTable) -> list[Finding]:
+    """A package ships text that the checks read: no compiled code, no sources of other languages.
+
+    The implementation's C headers are what its targets compile against.
+    """
+    findings = []
+    for name, stage in table.stages.items():
+        allowed = _READABLE | ({".h"} if name == "kernels" else frozenset())
+        for path in sorted((root / stage.folder / "src").rglob("*")):
+            if path.is_file() and path.suffix not in allowed and "__pycache__" not in path.parts:
+                place = path.relative_to(root).as_posix()
+                findings.append(
+                    Finding(place, f"is a {path.suffix or 'nameless'} file, which no check reads")
+                )
     return findings
 
 

@@ -35,6 +35,11 @@ def check_installed(
         findings.append(Finding(dist, f"is not installed, but {name} needs it"))
     for dist in sorted(stage.absent & set(installed)):
         findings.append(Finding(dist, f"is installed but must be absent from the {name} environment"))
+    modules = tuple(f"{other.module}/" for other in table.stages.values())
+    for dist, distribution in sorted(installed.items()):
+        shipped = [str(f) for f in distribution.files or () if str(f).startswith(modules)]
+        if dist not in ours and shipped:
+            findings.append(Finding(dist, f"is not one of ours and ships {shipped[0]}"))
     for dist in sorted(expected & found):
         findings += _check_origin(root, dist, installed[dist])
     return findings

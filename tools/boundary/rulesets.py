@@ -33,7 +33,14 @@ def check_rulesets(root: Path) -> list[Finding]:
 
 def check_workflows(root: Path, table: StageTable) -> list[Finding]:
     """What a change, a night and a release run, and what each of their jobs can see."""
-    return [*_pull_request(root, table), *_nightly(root, table), *_release(root)]
+    known = {PULL_REQUEST, NIGHTLY, RELEASE}
+    found = sorted(p.relative_to(root).as_posix() for p in (root / ".github/workflows").iterdir())
+    strangers = [
+        Finding(place, "is a workflow that nothing here holds to anything")
+        for place in found
+        if place not in known
+    ]
+    return [*strangers, *_pull_request(root, table), *_nightly(root, table), *_release(root)]
 
 
 def _ruleset(root: Path, name: str) -> tuple[dict, dict[str, dict], list[Finding]]:

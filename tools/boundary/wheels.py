@@ -60,6 +60,9 @@ def check_wheel(root: Path, stage: Stage, wheel: Path) -> list[Finding]:
         findings.append(
             Finding(wheel.name, f"requires {sorted(required)}, declared {sorted(declared(root, stage))}")
         )
+    commands = [line.partition("=")[0].strip() for line in entry_points.splitlines() if "=" in line]
+    if set(commands) - {stage.dist}:
+        findings.append(Finding(wheel.name, f"installs the commands {commands}, expected {stage.dist} alone"))
     groups = [line.strip("[] ") for line in entry_points.splitlines() if line.startswith("[")]
     if set(groups) - {"console_scripts"}:
         findings.append(

@@ -83,6 +83,38 @@ def test_plugin_entry_point_is_found(repository: Path, table: StageTable) -> Non
     assert "pytest11" in messages(declarations.check_declarations(repository, table))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("[project.scripts]\n", "[project.scripts]\npytest = 'tileops_kernels.cli:main'\n", "'pytest'"),
+        ('"torch>=2.11"', '"torch @ https://example.org/torch.whl"', "place of its own"),
+        ("[project]\n", "[project]\ndynamic = ['dependencies']\n", "computed by the build"),
+    ],
+)
+def test_metadata_that_reaches_out_is_found(
+    repository: Path, table: StageTable, old: str, new: str, named: str
+) -> None:
+    path = repository / "packages/tileops-kernels/pyproject.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert named in messages(declarations.check_declarations(repository, table))
+
+
+@pytest.mark.parametrize("suffix", [".cu", ".so", ".cpp", ".ptx", ".pyx", ".pth"])
+def test_code_that_no_rule_can_read_is_found(repository: Path, table: StageTable, suffix: str) -> None:
+    assert declarations.check_kinds_of_file(repository, table) == []
+    plant(repository, table, "bench", "", f"fast{suffix}")
+    assert f"fast{suffix}" in messages(declarations.check_kinds_of_file(repository, table))
+
+
+def test_headers_belong_to_the_implementation_alone(repository: Path, table: StageTable) -> None:
+    plant(repository, table, "kernels", "", "support.h")
+    assert declarations.check_kinds_of_file(repository, table) == []
+    plant(repository, table, "workloads", "", "support.h")
+    assert "workloads" in messages(declarations.check_kinds_of_file(repository, table))
+
+
 @pytest.mark.parametrize("clause", ["OWNS", "MUST NOT", "MAY READ"])
 def test_rules_without_a_clause_are_found(repository: Path, table: StageTable, clause: str) -> None:
     path = repository / "packages/tileops-bench/RULES.md"
@@ -132,10 +164,15 @@ class Installed:
     """Stands for an `importlib.metadata.Distribution`."""
 
     def __init__(
-        self, name: str, folder: Path | None, groups: tuple[str, ...] = ("console_scripts",)
+        self,
+        name: str,
+        folder: Path | None,
+        groups: tuple[str, ...] = ("console_scripts",),
+        files: tuple[str, ...] = (),
     ) -> None:
         self.metadata = {"Name": name}
         self.entry_points = [type("Entry", (), {"group": group}) for group in groups]
+        self.files = files
         self._url = json.dumps({"url": folder.as_uri()}) if folder else None
 
     def read_text(self, _: str) -> str | None:
@@ -156,6 +193,7 @@ def test_clean_environment_holds(repository: Path, table: StageTable) -> None:
     [
         (lambda root: Installed("tileops-tests", root / "packages/tileops-tests"), "hatch env prune"),
         (lambda root: Installed("tileops-extra", None), "not one of ours"),
+        (lambda root: Installed("helper", None, files=("tileops_tests/oracles.py",)), "ships tileops_tests/"),
         (lambda root: Installed("tileops-kernels", None), "an index"),
         (lambda root: Installed("tileops-kernels", root.parent / "elsewhere"), "elsewhere"),
         (
@@ -209,6 +247,7 @@ def test_clean_wheel_holds(tmp_path: Path, table: StageTable) -> None:
     [
         ("tileops_tests/sneaky.py", "", "tileops_tests/sneaky.py"),
         ("sneaky.pth", "import os", "sneaky.pth"),
+        ("x-0.1.0.dist-info/entry_points.txt", "[console_scripts]\npytest = y:z\n", "installs the commands"),
         ("x-0.1.0.dist-info/entry_points.txt", "[pytest11]\nx = y\n", "pytest11"),
         ("x-0.1.0.dist-info/METADATA", "Name: x\nRequires-Dist: tileops-tests\n", "requires"),
     ],

@@ -221,6 +221,13 @@ def test_a_loosened_tolerance_with_its_record_and_version_is_named_still(root: P
     assert "tolerance loosened: c" in "\n".join(judgement.notes)
 
 
+def test_what_a_change_hides_from_archives_is_judged_all_the_same(root: Path, judge: Judge) -> None:
+    path = loosen(root, k=4.0)
+    (path.parent / ".gitattributes").write_text("calibration.json export-ignore\n")
+    bump(root, "tests", "0.1.1")
+    assert "tolerance loosened: k" in "\n".join(judge().notes)
+
+
 def test_a_tightened_tolerance_is_nothing_to_name(root: Path, judge: Judge) -> None:
     loosen(root, k=1.0)
     bump(root, "tests", "0.1.1")

@@ -72,6 +72,11 @@ def test_a_stage_that_is_shown_another_one_is_found(tree: Path, found: Callable[
     assert "the job bench checks out" in found()
 
 
+def test_a_workflow_beside_the_known_ones_is_found(tree: Path, found: Callable[[], str]) -> None:
+    (tree / ".github/workflows/extra.yml").write_text("on: pull_request_target\njobs: {}\n")
+    assert "extra.yml" in found()
+
+
 def test_a_path_filter_is_found(tree: Path, found: Callable[[], str]) -> None:
     edit(tree, "workflows/pr.yml", "  pull_request:\n", "  pull_request:\n    paths: [packages/**]\n")
     assert "path filter" in found()

@@ -1,0 +1,1 @@
+"""Mutants of kernels, oracles, the comparator and roofline formulas: made, run, remembered."""
