@@ -184,7 +184,7 @@ class ExpressionPrinter:
         t = ctype(expr.dtype)
         raw = self.raw_load(expr)
         if t.narrow:
-            return f"tl_load_{t.name}({raw})"
+            return self.ctx.converted.get(raw) or f"tl_load_{t.name}({raw})"
         return f"({raw} != 0)" if t.name == "bool" else raw
 
     def _call(self, expr: tirx.Call) -> str:

@@ -49,17 +49,19 @@ class _Steps:
         self.both = {key(outer), key(inner)}
 
     def fits(self, buffer: tirx.Buffer, indices: list[object]) -> bool:
-        strides = list(buffer.strides) or _row_major(buffer.shape)
-        moves = []
-        for variable in (self.outer, self.inner):
-            total = 0
-            for index, stride in zip(indices, strides, strict=True):
-                step = coefficient(index, variable)
-                if step is None or (step and not isinstance(stride, tirx.IntImm)):
-                    return False
-                total += step * stride.value if step else 0
-            moves.append(total)
-        return moves[0] == self.width * moves[1]
+        outer, inner = (step_of(buffer, indices, v) for v in (self.outer, self.inner))
+        return outer is not None and inner is not None and outer == self.width * inner
+
+
+def step_of(buffer: tirx.Buffer, indices: list[object], variable: tirx.Var) -> int | None:
+    """How many elements an access moves when the variable does by one; None where that is no constant."""
+    total = 0
+    for index, stride in zip(indices, list(buffer.strides) or _row_major(buffer.shape), strict=True):
+        step = coefficient(index, variable)
+        if step is None or (step and not isinstance(stride, tirx.IntImm)):
+            return None
+        total += step * stride.value if step else 0
+    return total
 
 
 def _row_major(shape: list[object]) -> list[object]:

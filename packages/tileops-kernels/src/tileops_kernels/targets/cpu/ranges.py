@@ -135,6 +135,10 @@ def _interval_mul(ranges: Ranges, e: tirx.Mul) -> Interval:
     whole = _corners(a, b, lambda x, y: x * y)
     if whole != UNKNOWN:
         return whole
+    for one, factor in ((a, b), (b, a)):
+        if factor[0] is not None and factor[0] == factor[1] and factor[0] >= 0:
+            low, high = (None if bound is None else bound * factor[0] for bound in one)
+            return low, high
     non_negative = (a[0] or -1) >= 0 or a[0] == 0, (b[0] or -1) >= 0 or b[0] == 0
     return (a[0] * b[0], None) if all(non_negative) else UNKNOWN
 

@@ -15,6 +15,7 @@ from .expressions import ExpressionPrinter
 from .flatten import flatten
 from .numeric import ctype
 from .ranges import children, key, mentions
+from .runs import converted_runs
 from .tile_ops import TILE_OPS
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _THREAD_BINDING = range(5)
@@ -141,6 +142,9 @@ class StatementPrinter:
     def _store(self, stmt: tirx.BufferStore) -> None:
         if stmt.predicate is not None:
             raise self.ctx.unsupported("a predicated store")
+        if self.ctx.run_store is not None:
+            self.ctx.line(f"{self.ctx.run_store} = {self.expressions.unrounded(stmt.value)};")
+            return
         storage = self.ctx.storage_of(stmt.buffer)
         element, guard = self.expressions.access(storage, list(stmt.indices))
         code = f"{element} = {self.expressions.stored(stmt.value, storage.ctype)};"
@@ -211,6 +215,10 @@ class StatementPrinter:
         self.ctx.nest = None
 
     def _plain_loop(self, stmt: tirx.For) -> None:
+        with converted_runs(self, stmt):
+            self._print_loop(stmt)
+
+    def _print_loop(self, stmt: tirx.For) -> None:
         if int(stmt.kind) == _PARALLEL and _is_independent(stmt):
             self.ctx.line("#pragma GCC ivdep")
         reverse = self.ctx.options.reverse_parallel and int(stmt.kind) == _PARALLEL

@@ -63,6 +63,35 @@ using tl_format_float8_e5m2 = tl_narrow<5, 2, false, true>;
 
 TL_INLINE float tl_load_float16(uint16_t b) { return tl_format_float16::decode(b); }
 TL_INLINE uint16_t tl_store_float16(float x) { return (uint16_t)tl_format_float16::encode(x); }
+// Runs of float16, by the processor where it can: the vectoriser does not use these instructions.
+TL_INLINE void tl_load_run_float16(float* to, const uint16_t* from, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__) && defined(__GNUC__)
+  typedef short tl_bits8 __attribute__((vector_size(16)));
+  typedef float tl_floats8 __attribute__((vector_size(32)));
+  for (; i + 8 <= n; i += 8) {
+    tl_bits8 bits;
+    memcpy(&bits, from + i, 16);
+    tl_floats8 values = __builtin_ia32_vcvtph2ps256(bits);
+    memcpy(to + i, &values, 32);
+  }
+#endif
+  for (; i < n; ++i) to[i] = tl_load_float16(from[i]);
+}
+TL_INLINE void tl_store_run_float16(uint16_t* to, const float* from, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__) && defined(__GNUC__)
+  typedef short tl_bits8 __attribute__((vector_size(16)));
+  typedef float tl_floats8 __attribute__((vector_size(32)));
+  for (; i + 8 <= n; i += 8) {
+    tl_floats8 values;
+    memcpy(&values, from + i, 32);
+    tl_bits8 bits = __builtin_ia32_vcvtps2ph256(values, 0);  // to nearest, ties to even
+    memcpy(to + i, &bits, 16);
+  }
+#endif
+  for (; i < n; ++i) to[i] = tl_store_float16(from[i]);
+}
 TL_INLINE float tl_load_float8_e4m3fn(uint8_t b) { return tl_format_float8_e4m3fn::decode(b); }
 TL_INLINE uint8_t tl_store_float8_e4m3fn(float x) { return (uint8_t)tl_format_float8_e4m3fn::encode(x); }
 TL_INLINE float tl_load_float8_e5m2(uint8_t b) { return tl_format_float8_e5m2::decode(b); }
