@@ -315,3 +315,17 @@ def test_sums_accumulate_in_a_low_compute_dtype():
 
 def test_slack_of_properties_is_tighter_than_single_precision():
     assert SLACK < 2.0**-24
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("op", ["AllFwdOp", "AnyFwdOp", "CountNonzeroFwdOp"])
+def test_a_complex_element_is_true_where_either_part_is(op: str, dtype: str) -> None:
+    parts = torch.tensor([[0.0, 0.0], [0.0, 2.0], [-1.0, 0.0], [1.0, 1.0]])
+    x = torch.view_as_complex(parts).to(getattr(torch, dtype)).reshape(2, 2)
+    oracle, entry = get_oracle(op), MANIFEST[op]
+    for dim in (0, -1, None):
+        params = entry.canonical_params({"dim": dim})
+        (first,) = oracle.ref_program({"x": x}, params)
+        (second,) = oracle.second_opinion({"x": x}, params)
+        assert first.shape == second.shape
+        assert torch.equal(first, second.to(first.dtype))

@@ -21,20 +21,25 @@ Reduce = Callable[[Call, Tensor], Tensor]
 _TRUTH = ("AllFwdOp", "AnyFwdOp")
 
 
+def _elements(call: Call) -> Tensor:
+    """x; a complex element, which only ops about truth take, counts as whether either part of it is not 0."""
+    return (call["x"] != 0).any(-1) if call.given["x"].is_complex() else call["x"]
+
+
 def _axes(call: Call, op: str) -> tuple[int, ...]:
-    return axes_of(call.param("dim"), call["x"].dim(), empty_is_all=op not in _TRUTH)
+    return axes_of(call.param("dim"), _elements(call).dim(), empty_is_all=op not in _TRUTH)
 
 
 def _reduced(call: Call, op: str, reduce: Reduce) -> Tensor:
     """`reduce` applied to [terms, *kept]."""
-    x, axes = call["x"], _axes(call, op)
+    x, axes = _elements(call), _axes(call, op)
     if op in _TRUTH and not axes and x.dim():
         return x != 0
     return ungroup(reduce(call, group(x, axes)), axes, call.param("keepdim"))
 
 
 def _length(call: Call, op: str) -> int:
-    return group(call["x"], _axes(call, op)).shape[0]
+    return group(_elements(call), _axes(call, op)).shape[0]
 
 
 def _square_sum(terms: Tensor) -> Tensor:
@@ -161,7 +166,7 @@ def _torch(function: Callable[..., Tensor], *names: str) -> Callable[[Call], Ten
 
 def _torch_truth(function: Callable[..., Tensor]) -> Callable[[Call], Tensor]:
     def opinion(call: Call) -> Tensor:
-        x, dim = call["x"], call.param("dim")
+        x, dim = call.given["x"], call.param("dim")
         named = tuple(range(x.dim())) if dim is None else dim
         return function(x, dim=named, keepdim=call.param("keepdim")).to(torch.bool)
 
@@ -192,7 +197,7 @@ def _var_mean_magnitudes(call: Call) -> Magnitudes:
 
 
 def _count_nonzero(call: Call) -> Tensor:
-    x = call["x"]
+    x = _elements(call)
     return accumulate((group(x, axes_of(call.param("dim"), x.dim())) != 0).to(torch.int64))
 
 
@@ -282,7 +287,7 @@ ORACLES = (
     single(
         "CountNonzeroFwdOp",
         _count_nonzero,
-        lambda call: torch.count_nonzero(call["x"], dim=call.param("dim")),
+        lambda call: torch.count_nonzero(call.given["x"], dim=call.param("dim")),
         ignores_order,
     ),
     _oracle(
