@@ -199,8 +199,8 @@ class Context:
         ] = {}  # definitions that come before what they use (T.Persistent), printed at each use
         self.reducers: dict[int, str] = {}
         self.nest: Nest | None = None
-        # Of the loop being printed: code of narrow bits -> code of the float they were converted to, and where
-        # the value goes that is converted after the loop.
+        # Of the loop being printed: code of narrow bits -> code of the float they were converted to, and the
+        # place of the value that is converted after the loop.
         self.converted: dict[str, str] = {}
         self.run_store: str | None = None
         self.uniform: set[int] = set()  # variables that do not change within a block
