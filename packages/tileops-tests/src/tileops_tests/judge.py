@@ -312,7 +312,8 @@ _HANDLING = frozenset((
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "new_zeros", "zeros",
     "zeros_like", "ones_like", "full", "full_like", "fill_", "zero_", "copy_", "clone", "contiguous",
     "to", "_to_copy", "resize_", "set_", "detach", "alias", "view", "view_as", "_unsafe_view", "reshape",
-    "reshape_as", "as_strided", "expand", "expand_as", "select", "slice", "narrow", "squeeze", "unsqueeze", "flatten", "unflatten",
+    "reshape_as", "as_strided", "expand", "expand_as", "select", "slice", "narrow", "squeeze", "unsqueeze",
+    "flatten", "unflatten",
     "permute", "transpose", "t", "mT", "movedim", "unbind", "split", "chunk", "view_as_real",
     "view_as_complex", "_reshape_alias", "resolve_conj", "resolve_neg", "lift_fresh", "record_stream",
 ))  # fmt: skip
