@@ -64,6 +64,20 @@ def test_a_fused_layer_is_its_router_and_then_its_experts(ragged):
     torch.testing.assert_close(out, experts.ref_program(routed, params)[0])
 
 
+def test_experts_that_a_bias_rules_out_come_last_and_once_each(ragged):
+    """More experts are asked for than have a finite score: the lowest of the others follow."""
+    workload = ragged("FusedMoeFwdOp")[0]
+    oracle, inputs, params = get_oracle("FusedMoeFwdOp"), workload.gen_inputs(), workload.params
+    only = torch.full_like(inputs["correction_bias"], -torch.inf)
+    only[4] = 0.0
+    plain = torch.zeros_like(only)
+    plain[[4, 0, 1]] = 10.0
+    (out,) = oracle.ref_program({**inputs, "correction_bias": only}, params)
+    assert params["top_k"] == 3
+    torch.testing.assert_close(out, oracle.ref_program({**inputs, "correction_bias": plain}, params)[0])
+    torch.testing.assert_close(out, oracle.second_opinion({**inputs, "correction_bias": only}, params)[0])
+
+
 def test_experts_on_two_machines_add_up_to_all_of_them(ragged):
     """Each half of the experts with its own map: the outputs add up."""
     workload = ragged("FusedMoEExpertsNopadPersistent3WGFwdOp")[0]

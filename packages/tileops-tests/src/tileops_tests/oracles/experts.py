@@ -74,14 +74,15 @@ def _scores(call: Call) -> Tensor:
 def _routed(call: Call) -> tuple[Tensor, Tensor]:
     """Ids and weights [tokens, top_k]: the expert of greatest biased score, top_k times over."""
     scores, bias = _scores(call), call.get("correction_bias")
-    left = scores.clone() if bias is None else scores + bias
+    biased = scores if bias is None else scores + bias
     expert = torch.arange(scores.shape[1], device=scores.device)
+    left = torch.ones_like(biased, dtype=torch.bool)  # a score may be -inf itself, so none marks the taken
     chosen = []
     for _ in range(call.param("top_k")):
-        best = left.amax(dim=-1, keepdim=True)
-        first = torch.where(left == best, expert, scores.shape[1]).amin(dim=-1, keepdim=True)
+        best = biased.masked_fill(~left, -torch.inf).amax(dim=-1, keepdim=True)
+        first = torch.where(left & (biased == best), expert, scores.shape[1]).amin(dim=-1, keepdim=True)
         chosen.append(first)
-        left = left.masked_fill(expert == first, -torch.inf)
+        left = left & (expert != first)
     ids = torch.cat(chosen, dim=-1)
     weights = scores.gather(1, ids)
     if call.param("renormalize"):

@@ -1,5 +1,6 @@
-"""Oracle of top-k selection: per query and group, the indices of the topk greatest scores among keys [start,
-end).
+"""Oracle of top-k selection (torch.topk, within a range of keys).
+
+indexes[b, s, g] are those of the topk greatest scores among keys starts[b, s] .. ends[b, s] - 1.
 
 index_score [B, S, S_kv, G] float32, starts and ends [B, S]; indexes [B, S, G, topk] int32, in any order, -1
 where the range is shorter. Equal scores may be chosen among freely, so results are compared as what they

@@ -1,4 +1,6 @@
-"""Oracles of routing permutations. Copy c = t * top_k + j is token t on its way to expert topk_ids[t, j].
+"""Oracles of routing permutations (arXiv:2211.15841).
+
+Copy c = t * top_k + j is token t on its way to expert topk_ids[t, j].
 
 * MoePermuteNopad: perm_h holds the rows of the copies of local expert 0, then 1, …, and zeros after them;
   true_sizes and true_offsets say where each expert's part lies, expert_first_token_offset the same with the

@@ -1,4 +1,6 @@
-"""Oracle of 8-bit quantisation: each vector (last axis) of x [B, S_kv, G, D] by its own scale.
+"""Oracle of 8-bit quantisation (arXiv:2412.19437, section 3.3).
+
+Each vector (last axis) of x [B, S_kv, G, D] has its own scale.
 
 scale = max(max |x|, 1e-4) / 448, 448 being the greatest float8_e4m3fn; output = x / scale, which the caller
 rounds.

@@ -8,8 +8,9 @@ theta_i = base^(-2 i / D), which turns L theta_i / (2 pi) times within an origin
   both, weighted linearly by the turns.
 * YaRN (arXiv:2309.00071 and its code): with c(b) the pair index, a real number, that turns b times,
   theta_i up to the pair floor(c(beta_fast)), theta_i / scale from ceil(c(beta_slow)) on, between them
-  their mean, weighted linearly by the index; the ends are clipped to [0, D - 1], and 0.001 apart when equal.
-  Rotated pairs are stretched by attn_factor * (0.1 ln scale + 1), by attn_factor alone for scale <= 1.
+  their mean, weighted linearly by the index; the first end is at least 0, the second at most D - 1, and
+  they are 0.001 apart when equal. Rotated pairs are stretched by attn_factor * (0.1 ln scale + 1), by
+  attn_factor alone for scale <= 1.
 * LongRoPE (arXiv:2402.13753, `longrope` of the models' configurations): theta_i / rescale_factors[i]; pairs
   are stretched by sqrt(1 + ln s / ln L) with s = max_position_embeddings / L, when s > 1.
 
