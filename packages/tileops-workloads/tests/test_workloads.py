@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import torch
 
-from tileops_manifest import SpecError, UnknownRowError, load_manifest
+from tileops_manifest import SpecError, TensorMeta, UnknownRowError, load_manifest
 from tileops_workloads import (
     DISTRIBUTIONS,
     BenchmarkWorkload,
@@ -332,3 +332,15 @@ def test_registered_ops_exist():
     from tileops_workloads.registry import _CLASSES
 
     assert set(_CLASSES) <= set(OPS)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_nothing_infinite_is_drawn_where_the_entry_leaves_it_undefined(dtype: str) -> None:
+    entry = load_manifest()["GemmFp8FwdOp"]
+    assert entry.numerics.inf == "undefined"
+    row = entry.row("ragged")
+    workload = make_workload(entry, row, entry.resolve_dtypes(row.dtypes[0]), distribution="adversarial")
+    values = workload.draw("a", TensorMeta((64, 64), dtype))
+    assert values.dtype == getattr(torch, dtype)
+    assert not values.isinf().any()
+    assert values.isnan().any()

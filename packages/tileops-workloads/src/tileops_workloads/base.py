@@ -155,8 +155,8 @@ class WorkloadBase:
 
     def _defined(self, values: torch.Tensor) -> torch.Tensor:
         numerics = self.entry.numerics
-        # 8-bit types convert and do nothing else.
-        wide = values.to(torch.float32) if values.dtype.itemsize == 1 else values
+        # 8-bit types convert and do nothing else; in float16 the bound itself would be infinite.
+        wide = values.to(torch.float32) if values.dtype.itemsize < 4 else values
         if numerics.nan == "undefined":
             wide = wide.masked_fill(wide.isnan(), 0)
         if numerics.inf == "undefined":
