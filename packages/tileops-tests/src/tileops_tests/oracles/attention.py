@@ -77,7 +77,7 @@ def _parts(heads: Heads) -> Iterator[Heads]:
 def by_key_head(q: Tensor, key_heads: int) -> Tensor:
     """[B, S, H, D] as [B, H_kv, H / H_kv * S, D]: query head h reads key head h // (H / H_kv)."""
     batch, length, heads, dim = q.shape
-    grouped = q.transpose(1, 2).reshape(batch, key_heads, heads // key_heads, length, dim)
+    grouped = q.transpose(1, 2).reshape(batch, key_heads, heads // max(key_heads, 1), length, dim)
     return grouped.flatten(2, 3)
 
 
@@ -110,7 +110,7 @@ def _forward_heads(call: Call) -> Heads:
     q, k, v = (call[name] for name in "qkv")
     visible = _visible(call, q.shape[1], k.shape[1], q.device)
     if visible is not None:
-        visible = visible.repeat(q.shape[2] // k.shape[2], 1)
+        visible = visible.repeat(q.shape[2] // max(k.shape[2], 1), 1)
     grouped = by_key_head(q, k.shape[2])
     return Heads(call, grouped, k.transpose(1, 2), v.transpose(1, 2), visible, 1 / math.sqrt(q.shape[-1]))
 

@@ -38,7 +38,7 @@ def _saved(call: Call) -> Saved:
     k, v = (call[name].transpose(1, 2) for name in "kv")
     q, o, do = (by_key_head(call[name], k.shape[1]) for name in ("q", "o", "do"))
     batch, heads, length = call["lse"].shape
-    group = heads // k.shape[1]
+    group = heads // max(k.shape[1], 1)
     visible = torch.ones((length, length), dtype=torch.bool, device=k.device)
     visible = visible.tril() if call.param("is_causal") else visible
     lse = call["lse"].reshape(batch, k.shape[1], group * length)
@@ -88,7 +88,7 @@ def _magnitudes(call: Call) -> Magnitudes:
 def _by_autograd(call: Call) -> Outputs:
     """Gradients of sum_i do_i . sum_j p_ij v_j - sum_ij p_ij (do_i . o_i), in which lse is a constant."""
     q, k, v = (call[name].detach().clone().requires_grad_() for name in "qkv")
-    group = q.shape[2] // k.shape[2]
+    group = q.shape[2] // max(k.shape[2], 1)
     scores = torch.einsum("bihd,bjhd->bhij", q, k.repeat_interleave(group, dim=2)) * q.shape[-1] ** -0.5
     if call.param("is_causal"):
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
@@ -110,7 +110,7 @@ def is_linear_in_the_gradient(run: Run, inputs: Inputs, params: Params) -> bool:
 
 def _length(call: Call) -> int:
     _, length, heads, dim = call["q"].shape
-    return max(length * heads // call["k"].shape[2], dim)
+    return max(length * heads // max(call["k"].shape[2], 1), dim)
 
 
 ORACLES = tuple(
