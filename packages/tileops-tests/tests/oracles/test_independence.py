@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,11 @@ def test_every_intermediate_has_the_compute_dtype(op, compute_dtype, ragged):
     assert recorder.dtypes <= {compute_dtype, *OTHER_DTYPES.get(op, ())}
     for output in recorder.outputs:
         assert not output.is_floating_point() or output.dtype == compute_dtype
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_files_of_oracles_name_their_sources(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    targets = [t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets]
+    if "ORACLES" in targets:
+        assert re.search(r"\b[Ss]ources?\b|arXiv:", ast.get_docstring(tree) or "")

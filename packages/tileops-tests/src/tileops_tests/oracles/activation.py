@@ -2,6 +2,8 @@
 
 Sources are the papers that the entries name. A piece that multiplies x by 0 does so, as the formulas do:
 the hardswish and the mish of -Inf are NaN.
+
+Source: where an entry names no paper, the documentation of the torch function that it mirrors (`ref_api`).
 """
 
 from __future__ import annotations

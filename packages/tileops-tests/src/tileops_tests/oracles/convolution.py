@@ -4,6 +4,8 @@ output[b, o, i] = bias[o] + sum over the channels c of o's group and the places 
 weight[o, c, t] * input[b, c, i * stride + t * dilation - padding], elements outside the input being 0; weight
 [C_out, C_in / groups, *kernel], bias [C_out] optional. padding='valid' is 0; 'same' adds dilation * (kernel -
 1) zeros in all, the smaller half in front (https://docs.pytorch.org/docs/stable/nn.functional.html).
+
+Source: the documentation of the torch functions that the entries mirror (`ref_api`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ element i, counted in row-major order: counter i // 4 (64 bits, the upper half o
 modulo 2^64, lane i % 4. An element is kept where its word is at least p 2^32, and then x / (1 - p); else it
 is x * 0, which leaves NaN, as torch does. Without training the result is x. torch promises no numbers: the
 second opinion is the generator in the integers of Python.
+
+Sources: arXiv:1207.0580 for dropout, the paper above for its numbers.
 """
 
 from __future__ import annotations

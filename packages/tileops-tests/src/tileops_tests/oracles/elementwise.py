@@ -3,6 +3,8 @@
 A function that torch has under the op's own name is written by another identity, so that oracle and
 `ref_api` can disagree: exp as a power of two, tanh by expm1, sine and cosine by the tangent of half the
 angle, erf by its Taylor series and its complement. Sums, products and quotients are what they are.
+
+Source: the documentation of the torch functions that the entries mirror (`ref_api`).
 """
 
 from __future__ import annotations

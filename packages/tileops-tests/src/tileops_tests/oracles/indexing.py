@@ -5,6 +5,8 @@ indexes[b, s, g] are those of the topk greatest scores among keys starts[b, s] .
 index_score [B, S, S_kv, G] float32, starts and ends [B, S]; indexes [B, S, G, topk] int32, in any order, -1
 where the range is shorter. Equal scores may be chosen among freely, so results are compared as what they
 select.
+
+Source: the documentation of torch.topk.
 """
 
 from __future__ import annotations

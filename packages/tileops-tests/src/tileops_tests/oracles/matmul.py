@@ -1,6 +1,8 @@
 """Oracles of matrix products: d[m, n] = sum over k of a[m, k] * b[k, n].
 
 Gemm: a [M, K], or [K, M] with trans_a; b [K, N], or [N, K] with trans_b. Bmm: a [B, M, K], b [B, K, N].
+
+Source: the documentation of torch.matmul and torch.bmm.
 """
 
 from __future__ import annotations

@@ -1,5 +1,13 @@
 """Oracles of ops of several tensors that broadcast together: quotients, powers, interpolation, comparisons,
 logic and masks.
+
+* floor_divide floor(a / b); remainder a - b * floor(a / b), which has b's sign.
+* pow a ** b; lerp a + weight * (b - a), the weight a number or a tensor.
+* ne, gt, ge, le: NaN is unequal to and unordered with all; logical_and, logical_or of "is not 0";
+  bitwise_or, bitwise_xor of integers and truth values.
+* masked_fill: the value where the mask is true, else x.
+
+Source: the documentation of the torch functions that the entries mirror (`ref_api`).
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Padding is no element.
 
 With ceil_mode there are as many windows as cover the padded input, without it as many as fit; a window never
 begins behind the input (https://docs.pytorch.org/docs/stable/nn.functional.html).
+
+Source: the documentation of the torch functions that the entries mirror (`ref_api`).
 """
 
 from __future__ import annotations

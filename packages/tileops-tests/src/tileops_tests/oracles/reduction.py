@@ -1,6 +1,17 @@
 """Oracles of reductions: x of any shape, over the axes that `dim` names; `keepdim` leaves them with size 1.
 
 `dim` None is all axes; an empty list is all axes, for `all` and `any` none.
+
+Over the n terms x_i of a group:
+
+* sum, mean = sum / n, prod; amax, amin: the extreme term, NaN if there is one.
+* var = sum (x_i - mean)^2 / (n - correction), std its root, var_mean both.
+* argmax, argmin: the least index of an extreme term, NaN being the extreme of all.
+* all, any: whether every or some x_i is not 0; count_nonzero: how many are not.
+* l1_norm = sum |x_i|, l2_norm = sqrt(sum x_i^2), inf_norm = max |x_i|.
+* logsumexp = log(sum exp(x_i)), shifted by the largest finite term.
+
+Source: the documentation of the torch functions that the entries mirror (`ref_api`).
 """
 
 from __future__ import annotations

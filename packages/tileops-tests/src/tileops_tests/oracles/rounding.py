@@ -1,6 +1,11 @@
 """Oracles of ops that make numbers whole or classify them: any shape, one element at a time.
 
 Integers are whole, finite numbers already. NaN stays NaN, but has the sign 0.
+
+* ceil, trunc; round to the nearest, ties to the even one, at a number of decimals.
+* sign: -1, 0 or 1; isinf, isfinite; nan_to_num: numbers in place of NaN and the infinities.
+
+Source: the documentation of the torch functions that the entries mirror (`ref_api`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Oracles of running sums and products along one axis of x of any shape: y_i is made of x_0 to x_i."""
+"""Oracles of running sums and products along one axis of x of any shape: y_i is made of x_0 to x_i.
+
+Source: the documentation of torch.cumsum and torch.cumprod.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Oracles of softmax and its logarithm: x of any shape, along one axis.
 
 `dim` None is torch's implicit axis: 0 for tensors of rank 0, 1 and 3, else 1.
+
+Source: the documentation of the torch functions that the entries mirror (`ref_api`).
 """
 
 from __future__ import annotations

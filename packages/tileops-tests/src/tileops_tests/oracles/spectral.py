@@ -6,6 +6,8 @@ imaginary) in a further axis. The program halves the sum into even and odd j (J.
 sum above is one of its properties. Each w^k is a constant of the definition: correctly rounded from exact
 integer arithmetic, whatever the compute dtype. A transform of complex128 is judged by the same steps in
 double-double arithmetic.
+
+Source: Cooley and Tukey, Math. Comput. 19 (1965), 297-301; the sign and scale are those of torch.fft.fft.
 """
 
 from __future__ import annotations
