@@ -1,4 +1,4 @@
-"""Oracle of index scores (source: DeepSeek-V3.2-Exp, technical report): which keys a sparse attention should read.
+"""Oracle of index scores (source: DeepSeek-V3.2-Exp, technical report): which keys a sparse attention reads.
 
 logits[b, s, n, g] = index_k_scale[b, n, g] * sum over heads h of group g of weights[s, h] *
 max(index_q[b, s, h] . index_k[b, n, g], 0), h belonging to group h // (heads / kv_group); -inf for keys
