@@ -117,3 +117,8 @@ def test_every_digest_is_there_and_every_version_known() -> None:
     assert all(len(value) == 64 for value in found.values())
     assert {"python", "torch"} <= set(digests.versions())
     assert closure.PACKAGE == "tileops_kernels"
+
+
+def test_versions_name_releases_and_no_local_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests.metadata, "version", lambda dist: "2.13.0+local")
+    assert digests.versions()["torch"] == "2.13.0"

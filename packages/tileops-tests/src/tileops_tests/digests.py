@@ -68,11 +68,14 @@ def _package_digest(name: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, the operating system and the packages involved, from metadata alone."""
+    """Versions of Python, the operating system and the packages involved, from metadata alone.
+
+    The label of a local build is left out: a record names releases, which its readers can install.
+    """
     found = {"python": platform.python_version(), "system": platform.platform()}
     for dist in _DISTS:
         try:
-            found[dist] = metadata.version(dist)
+            found[dist] = metadata.version(dist).partition("+")[0]
         except metadata.PackageNotFoundError:
             continue
     return found
