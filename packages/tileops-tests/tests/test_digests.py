@@ -48,7 +48,7 @@ def entry(op: str, kernel: str) -> SimpleNamespace:
 
 
 def test_closure_holds_the_ops_flow_and_kernel_and_not_anothers(package: Path) -> None:
-    found = names(implementation_files(entry("NormOp", "NormKernel"), package), package)
+    found = names(implementation_files(entry("NormOp", "NormKernel"), package, "cpu"), package)
     assert {"ops/base.py", "errors.py", "ops/flows/norm.py", "kernels/norm.py", "kernels/shared.py"} <= found
     assert not {"ops/flows/other.py", "kernels/other.py"} & found
 
@@ -58,7 +58,7 @@ def test_a_flow_that_puts_names_together_is_found_by_its_kernel_class(package: P
         "from tileops_kernels.kernels.other import OtherKernel\nOPS = {f'{x}Op': OtherKernel for x in 'AB'}"
     )
     (package / "ops" / "flows" / "many.py").write_text(flow)
-    found = names(implementation_files(entry("AOp", "OtherKernel"), package), package)
+    found = names(implementation_files(entry("AOp", "OtherKernel"), package, "cpu"), package)
     assert {"ops/flows/many.py", "kernels/other.py"} <= found
     assert not {"ops/flows/norm.py", "kernels/norm.py"} & found
 
@@ -67,13 +67,57 @@ def test_a_header_beside_a_followed_file_counts(package: Path) -> None:
     (package / "kernels" / "support.h").write_text("")
     (package / "docs").mkdir()
     (package / "docs" / "notes.txt").write_text("")
-    found = names(implementation_files(entry("NormOp", "NormKernel"), package), package)
+    found = names(implementation_files(entry("NormOp", "NormKernel"), package, "cpu"), package)
     assert "kernels/support.h" in found
     assert "docs/notes.txt" not in found
 
 
 def test_an_op_that_cannot_be_traced_depends_on_everything(package: Path) -> None:
-    assert names(implementation_files(entry("NewOp", "NewKernel"), package), package) == set(FILES)
+    assert names(implementation_files(entry("NewOp", "NewKernel"), package, "cpu"), package) == set(FILES)
+
+
+TARGETS = {
+    "targets/__init__.py": "from .api import compile",
+    "targets/api.py": "from .base import Program\nfrom .cpu import make\nfrom .cuda import build",
+    "targets/base.py": "",
+    "targets/cpu/__init__.py": "from .printer import write",
+    "targets/cpu/printer.py": "",
+    "targets/cpu/support.h": "",
+    "targets/cuda/__init__.py": "from ..base import Program",
+    "kernels/norm.py": "from tileops_kernels.targets.api import compile\nclass NormKernel: ...",
+}
+
+
+@pytest.fixture
+def targets(package: Path) -> Path:
+    for name, text in TARGETS.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    return package
+
+
+def test_a_target_depends_on_its_own_code_generator(targets: Path) -> None:
+    norm = entry("NormOp", "NormKernel")
+    cpu, cuda = (names(implementation_files(norm, targets, t), targets) for t in ("cpu", "cuda"))
+    own = {"targets/cpu/__init__.py", "targets/cpu/printer.py", "targets/cpu/support.h"}
+    assert cpu - cuda == own
+    assert cuda - cpu == {"targets/cuda/__init__.py"}
+    assert {"targets/api.py", "targets/base.py"} <= cpu & cuda
+
+
+def test_another_targets_file_counts_where_it_is_used_and_not_chosen(targets: Path) -> None:
+    (targets / "targets" / "cuda" / "__init__.py").write_text("from ..cpu.printer import write")
+    found = names(implementation_files(entry("NormOp", "NormKernel"), targets, "cuda"), targets)
+    assert "targets/cpu/printer.py" in found
+
+
+def test_installed_targets_leave_each_other_alone() -> None:
+    root = package_folder(PACKAGE)
+    relu = load_manifest()["ReluFwdOp"]
+    for target, other in (("cpu", "cuda"), ("cuda", "cpu")):
+        found = names(implementation_files(relu, root, target), root)
+        assert any(name.startswith(f"targets/{target}/") for name in found)
+        assert not any(name.startswith(f"targets/{other}/") for name in found)
 
 
 def test_digest_follows_content_and_names(package: Path) -> None:
@@ -92,7 +136,7 @@ def test_relative_imports_and_packages_are_followed(package: Path) -> None:
 def test_closure_of_the_installed_implementation_imports_nothing() -> None:
     root = package_folder(PACKAGE)
     loaded = PACKAGE in sys.modules
-    files = implementation_files(load_manifest()["ReluFwdOp"], root)
+    files = implementation_files(load_manifest()["ReluFwdOp"], root, "cpu")
     assert root / "ops" / "base.py" in files
     assert (PACKAGE in sys.modules) == loaded
 
@@ -112,7 +156,7 @@ def test_oracle_digest_speaks_of_the_listing_file_where_a_shared_form_makes_the_
 
 
 def test_every_digest_is_there_and_every_version_known() -> None:
-    found = digests.digests_of(load_manifest()["ReluFwdOp"], get_oracle("ReluFwdOp"), None)
+    found = digests.digests_of(load_manifest()["ReluFwdOp"], get_oracle("ReluFwdOp"), None, "cpu")
     assert set(found) == {"manifest", "workload", "oracle", "tolerance", "checker", "implementation"}
     assert all(len(value) == 64 for value in found.values())
     assert {"python", "torch"} <= set(digests.versions())

@@ -6,6 +6,10 @@ import a kernel class of the entry's `kernel_map`, and the files that define the
 are followed statically; what lies beside a followed file and is no Python (headers, tables) counts too. An
 import that cannot be resolved to a file of the package ends the trail; a root that cannot be found makes the
 closure the whole package, so that a digest is at worst too wide.
+
+The closure is that of one target: a file that imports several folders of `targets/` chooses between them,
+and only the chosen one is followed from there. A change to the code generator of CPUs leaves verdicts on GPUs
+alone.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from tileops_manifest import Entry
 from tileops_tests.sandbox import package_folder
 
 PACKAGE = "tileops_kernels"
+_TARGETS = "targets"
 
 
 def digest_files(files: Iterable[Path], root: Path) -> str:
@@ -31,18 +36,18 @@ def digest_files(files: Iterable[Path], root: Path) -> str:
     return digest.hexdigest()
 
 
-def implementation_digest(entry: Entry) -> str | None:
+def implementation_digest(entry: Entry, target: str) -> str | None:
     """Digest of the closure of an op in the installed implementation; None where none is installed."""
     root = package_folder(PACKAGE)
-    return None if root is None else digest_files(implementation_files(entry, root), root)
+    return None if root is None else digest_files(implementation_files(entry, root, target), root)
 
 
-def implementation_files(entry: Entry, root: Path) -> frozenset[Path]:
-    """Files that the op's result depends on; `root` is the package's folder."""
+def implementation_files(entry: Entry, root: Path, target: str) -> frozenset[Path]:
+    """Files that the op's result on a target depends on; `root` is the package's folder."""
     roots = _roots(entry, root)
     if roots is None:
         return frozenset(_everything(root))
-    found = import_closure(roots, root, PACKAGE)
+    found = import_closure(roots, root, PACKAGE, target)
     folders = {file.parent for file in found}
     return found | {file for file in _everything(root) if file.suffix != ".py" and file.parent in folders}
 
@@ -60,11 +65,13 @@ def _roots(entry: Entry, root: Path) -> set[Path] | None:
     return {*core, *naming, *defining}
 
 
-def import_closure(roots: Iterable[Path], root: Path, package: str) -> frozenset[Path]:
+def import_closure(
+    roots: Iterable[Path], root: Path, package: str, target: str | None = None
+) -> frozenset[Path]:
     """All files of `package` (in `root`) that `roots` import, directly or not.
 
     The `__init__.py` above each file counts too, since it runs; what it imports counts only when it is
-    imported itself.
+    imported itself. Where a file imports several targets, only `target` is followed.
     """
     pending, seen = list(roots), set()
     while pending:
@@ -72,11 +79,19 @@ def import_closure(roots: Iterable[Path], root: Path, package: str) -> frozenset
         if file not in seen:
             seen.add(file)
             names = _imported(file, root, package)
-            pending += [found for name in names for found in _resolve(name, root, package)]
+            found = {file: _target_of(file, root) for name in names for file in _resolve(name, root, package)}
+            chooses = target in found.values() and len(set(found.values()) - {None}) > 1
+            pending += [file for file, other in found.items() if not chooses or other in (None, target)]
     above = {
         parent / "__init__.py" for file in seen for parent in file.parents if parent.is_relative_to(root)
     }
     return frozenset(seen | {init for init in above if init.exists()})
+
+
+def _target_of(file: Path, root: Path) -> str | None:
+    """The target that a file belongs to: the folder in `targets/` that it lies in."""
+    parts = file.relative_to(root).parts
+    return parts[1] if parts[0] == _TARGETS and len(parts) > 2 else None
 
 
 def _resolve(name: str, root: Path, package: str) -> Iterator[Path]:

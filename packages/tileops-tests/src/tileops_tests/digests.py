@@ -27,8 +27,9 @@ _DISTS = (
 )  # fmt: skip
 
 
-def digests_of(entry: Entry, oracle: object, candidate: Path | None) -> dict[str, str]:
-    """Digests by name: manifest, workload, oracle, tolerance, checker, and implementation or candidate."""
+def digests_of(entry: Entry, oracle: object, candidate: Path | None, target: str) -> dict[str, str]:
+    """Digests by name: manifest, workload, oracle, tolerance, checker, and candidate or implementation (of
+    the target)."""
     found = {
         "manifest": entry.digest,
         "workload": _package_digest("tileops_workloads"),
@@ -38,7 +39,7 @@ def digests_of(entry: Entry, oracle: object, candidate: Path | None) -> dict[str
     }
     if candidate is not None:
         found["candidate"] = hashlib.sha256(candidate.read_bytes()).hexdigest()
-    elif (digest := implementation_digest(entry)) is not None:
+    elif (digest := implementation_digest(entry, target)) is not None:
         found["implementation"] = digest
     return found
 

@@ -342,7 +342,10 @@ class OpVerification:
             sensitivity={kind: bites[kind] for kind in KINDS},
             confinement=self.confinement,
             digests=digests.digests_of(
-                self.entry, self.oracle, self.options.candidate.path if self.options.candidate else None
+                self.entry,
+                self.oracle,
+                self.options.candidate.path if self.options.candidate else None,
+                self.options.target,
             ),
             seconds=round(time.monotonic() - self._started, 3),
         )
