@@ -6,9 +6,8 @@
 """
 
 from . import _tilelang  # noqa: F401  isort: skip  (first: it makes `tvm` importable)
-from .api import compile_program
+from .api import CudaArtifact, compile_program, lower_cuda
 from .base import CompiledProgram
-from .cuda import CudaArtifact, lower_cuda
 from .doctor import doctor
 from .errors import (
     CacheError,

@@ -1,4 +1,4 @@
-"""`compile_program`: the one way from a tile program to a callable."""
+"""`compile_program`: the one way from a tile program to a callable. The only file that chooses a target."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from tvm import tirx
 from .base import CompiledProgram
 from .cpu import compile_cpu
 from .cpu.context import Options
-from .cuda import compile_cuda
+from .cuda import CudaArtifact, compile_cuda, lower_cuda
 from .errors import TargetError
+
+__all__ = ["CudaArtifact", "Target", "compile_program", "lower_cuda"]
 
 Target = Literal["cpu", "cuda"]
 
