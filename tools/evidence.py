@@ -35,14 +35,14 @@ class Gap:
 
 def find_gaps(
     statuses: Mapping[str, Mapping[str, str]],
-    digests: Mapping[str, Mapping[str, str]],
+    digests: Mapping[str, Mapping[str, Mapping[str, str]]],
     records: Mapping[str, Mapping[str, Any]],
 ) -> list[Gap]:
     """Compare statuses with records.
 
     Args:
         statuses: op -> target -> status, as in the manifest.
-        digests: op -> name -> digest of the state at hand.
+        digests: target -> op -> name -> digest of the state at hand.
         records: target -> op -> that op's part of the verification record.
     """
     gaps = []
@@ -54,9 +54,8 @@ def find_gaps(
             elif state == "implemented" and found["status"] != "passed":
                 gaps.append(Gap(op, target, f"implemented, but its record says {found['status']}"))
             elif state == "implemented":
-                old = sorted(
-                    name for name, value in digests[op].items() if found["digests"].get(name) != value
-                )
+                now = digests[target][op]
+                old = sorted(name for name, value in now.items() if found["digests"].get(name) != value)
                 if old:
                     gaps.append(
                         Gap(op, target, f"its record is of another state of: {', '.join(old)}", stale=True)
@@ -91,7 +90,10 @@ def main(argv: list[str] | None = None) -> int:
     manifest = load_manifest()
     statuses = {name: dict(manifest[name].status) for name in manifest}
     claimed = [name for name, status in statuses.items() if "implemented" in status.values()]
-    digests = {name: digests_of(manifest[name], get_oracle(name), None) for name in claimed}
+    digests = {
+        target: {name: digests_of(manifest[name], get_oracle(name), None, target) for name in claimed}
+        for target in TARGETS
+    }
     gaps = find_gaps(statuses, digests, read_records())
     errors = [gap for gap in gaps if args.release or not gap.stale]
     for gap in gaps:

@@ -75,7 +75,9 @@ CHECKS: dict[str, tuple[str, Check]] = {
 def _records(root: Path, table: StageTable) -> list[Finding]:
     """That the records are of the state at hand is held by `tools/evidence.py`, which knows the digests."""
     statuses = {name: entry.get("status", {}) for name, entry in entries.entries(root, table).items()}
-    digests: dict[str, dict[str, str]] = {name: {} for name in statuses}
+    digests: Mapping[str, dict[str, dict[str, str]]] = {
+        target: {name: {} for name in statuses} for target in evidence.TARGETS
+    }
     gaps = evidence.find_gaps(statuses, digests, evidence.read_records(root))
     return [Finding(f"{gap.op} on {gap.target}", gap.message) for gap in gaps if not gap.stale]
 

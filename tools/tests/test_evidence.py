@@ -9,7 +9,10 @@ import pytest
 
 from evidence import Gap, find_gaps, read_records
 
-DIGESTS = {"XFwdOp": {"manifest": "a", "implementation": "b"}}
+DIGESTS = {
+    "cpu": {"XFwdOp": {"manifest": "a", "implementation": "b"}},
+    "cuda": {"XFwdOp": {"manifest": "a", "implementation": "c"}},
+}
 PASSED = {
     "op": "XFwdOp",
     "status": "passed",
@@ -36,6 +39,12 @@ def test_record_of_another_kernel_is_stale() -> None:
     (gap,) = gaps("implemented", PASSED | {"digests": {"manifest": "a", "implementation": "older"}})
     assert gap.stale
     assert "implementation" in gap.message
+
+
+def test_record_of_one_target_is_held_against_that_targets_state() -> None:
+    statuses = {"XFwdOp": {"cpu": "implemented", "cuda": "implemented"}}
+    (gap,) = find_gaps(statuses, DIGESTS, {"cpu": {"XFwdOp": PASSED}, "cuda": {"XFwdOp": PASSED}})
+    assert (gap.target, gap.stale) == ("cuda", True)
 
 
 def test_passing_record_for_a_spec_only_op_is_reported() -> None:
