@@ -46,6 +46,19 @@ def test_smoke_takes_the_ragged_row() -> None:
     assert any(case.id.startswith("ragged-") for case in plan(load_manifest()["RMSNormFwdOp"]))
 
 
+def own_sizes(name: str, tier: str, target: str = "cuda") -> list[int]:
+    cases = plan(load_manifest()[name], target=target, tier=tier)
+    return [case.binding.flops for case in cases if case.spec.row is not None and case.spec.scale is None]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_smoke_on_cuda_takes_the_least_and_the_most_work_at_its_own_size(name: str) -> None:
+    smoke, full = own_sizes(name, "smoke"), own_sizes(name, "full")
+    assert 1 <= len(smoke) <= 3
+    assert (min(smoke), max(smoke)) == (min(full), max(full))
+    assert own_sizes(name, "smoke", "cpu") == []
+
+
 def test_rows_at_their_own_size_are_judged_on_cuda_where_the_oracle_can_afford_them() -> None:
     entry = load_manifest()["RMSNormFwdOp"]
     on_cuda, on_cpu = (

@@ -31,17 +31,20 @@ AFFORDABLE = {"cpu": (1 << 32, 1 << 25), "cuda": (1 << 41, 1 << 28)}
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of each source a tier takes (None: all); `branches`: rows beside the first and most ragged."""
+    """How much of each source a tier takes (None: all); `branches`: rows beside the first and most ragged,
+    `own_size`: rows that a GPU is given at their own size, where a kernel may choose another schedule.
+    """
 
     branches: int | None
+    own_size: int | None
     boundary: int | None
     forbidden_per_kind: int | None
     all_dtypes: bool
 
 
 BUDGETS = {
-    "smoke": Budget(branches=2, boundary=8, forbidden_per_kind=1, all_dtypes=False),
-    "full": Budget(branches=None, boundary=None, forbidden_per_kind=None, all_dtypes=True),
+    "smoke": Budget(branches=2, own_size=3, boundary=8, forbidden_per_kind=1, all_dtypes=False),
+    "full": Budget(branches=None, own_size=None, boundary=None, forbidden_per_kind=None, all_dtypes=True),
 }
 
 
@@ -132,7 +135,7 @@ def plan(
         if name not in DISTRIBUTIONS:
             raise UsageError(f"distribution is {name!r}, expected one of {', '.join(DISTRIBUTIONS)}")
     cases: dict[str, Case] = {}
-    for spec in _specs(entry, BUDGETS[tier], target, tier):
+    for spec in _specs(entry, BUDGETS[tier], target):
         if wanted and spec.distribution not in wanted:
             continue
         try:
@@ -155,7 +158,7 @@ def matches(case: str, patterns: Iterable[str]) -> bool:
     return not wanted or any(fnmatch.fnmatchcase(case, pattern) for pattern in wanted)
 
 
-def _specs(entry: Entry, budget: Budget, target: str, tier: str) -> Iterator[Spec]:
+def _specs(entry: Entry, budget: Budget, target: str) -> Iterator[Spec]:
     head, *branches = _by_branch(entry)
     for row in (head, max(entry.workloads, key=_raggedness)):
         yield from (Spec(entry, row, entry.resolve_dtypes(item)) for item in row.dtypes)
@@ -169,9 +172,21 @@ def _specs(entry: Entry, budget: Budget, target: str, tier: str) -> Iterator[Spe
     for layout in LAYOUTS:
         yield replace(first, layout=layout)
     yield from _boundary(entry, budget)
-    if target == "cuda" and tier == "full":
-        for row in entry.workloads:
-            yield from (Spec(entry, row, entry.resolve_dtypes(item), scale=None) for item in row.dtypes)
+    if target == "cuda":
+        yield from _own_size(entry, budget, target)
+
+
+def _own_size(entry: Entry, budget: Budget, target: str) -> Iterator[Spec]:
+    """Rows as they are declared, spread over the work that they are, the least and the most of it among
+    them.
+    """
+    bound = [(row, entry.bind_row(row, entry.resolve_dtypes(row.dtypes[0]))) for row in entry.workloads]
+    work = [(b.flops, _elements(b), i) for i, (_, b) in enumerate(bound) if _affordable(b, target)]
+    rows = [bound[i][0] for *_, i in sorted(work)]
+    count = len(rows) if budget.own_size is None else min(budget.own_size, len(rows))
+    for row in (rows[i * (len(rows) - 1) // max(1, count - 1)] for i in range(count)):
+        items = row.dtypes if budget.all_dtypes else row.dtypes[:1]
+        yield from (Spec(entry, row, entry.resolve_dtypes(item), scale=None) for item in items)
 
 
 def _raggedness(row: Row) -> int:
