@@ -4,7 +4,7 @@
     imports             sources import, and name in strings, only what their package declares
     lint-imports        the same through the whole import graph (needs import-linter)
     installed STAGE     the running environment holds what STAGE declares and nothing else of ours
-    wheels              build and open every wheel (needs hatch)
+    wheels              build and open every wheel, and import all of it alone (needs hatch)
     codeowners          every tracked file has an owner, the manifest one of its own
     rulesets            what the hosting service must enforce, and the workflows, say what the table says
     content             no stage holds what it must not hold (needs ast-grep)
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,11 +49,7 @@ def _declared(table: StageTable, _: argparse.Namespace) -> list[Finding]:
 
 
 def _wheels(table: StageTable, _: argparse.Namespace) -> list[Finding]:
-    with tempfile.TemporaryDirectory() as scratch:
-        built = wheels.build_wheels(ROOT, table, Path(scratch))
-        return [
-            f for name, wheel in built.items() for f in wheels.check_wheel(ROOT, table.stages[name], wheel)
-        ]
+    return wheels.check_wheels(ROOT, table)
 
 
 def _installed(table: StageTable, args: argparse.Namespace) -> list[Finding]:

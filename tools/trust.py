@@ -12,7 +12,6 @@ import contextlib
 import io
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,8 +65,8 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "subclasses": ("ops with structured inputs have workload classes", surface.check_subclasses),
     "units": ("what changes together, and what alone", lambda root, table: surface.check_units(table)),
     "wheels": (
-        "wheels hold their stage's files and declared dependencies",
-        lambda root, table: _wheels(root, table),
+        "wheels hold their stage's files and declared dependencies, and import alone",
+        wheels.check_wheels,
     ),
 }
 
@@ -80,14 +79,6 @@ def _records(root: Path, table: StageTable) -> list[Finding]:
     }
     gaps = evidence.find_gaps(statuses, digests, evidence.read_records(root))
     return [Finding(f"{gap.op} on {gap.target}", gap.message) for gap in gaps if not gap.stale]
-
-
-def _wheels(root: Path, table: StageTable) -> list[Finding]:
-    with tempfile.TemporaryDirectory() as scratch:
-        built = wheels.build_wheels(root, table, Path(scratch))
-        return [
-            f for name, wheel in built.items() for f in wheels.check_wheel(root, table.stages[name], wheel)
-        ]
 
 
 @dataclass(frozen=True)

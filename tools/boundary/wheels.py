@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+from .alone import check_wheels_alone
 from .model import Finding, Stage, StageTable, declared, requirement_name
 
 
 class WheelBuildError(RuntimeError):
     """A package does not build."""
+
+
+def check_wheels(root: Path, table: StageTable) -> list[Finding]:
+    """Build every stage's wheel, look into it, and import all of it in an environment of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        built = build_wheels(root, table, Path(scratch))
+        held = [f for name, wheel in built.items() for f in check_wheel(root, table.stages[name], wheel)]
+        return [*held, *check_wheels_alone(root, table, built)]
 
 
 def build_wheels(root: Path, table: StageTable, out: Path) -> dict[str, Path]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from boundary import codeowners, declarations, imports, installed, layers, scope, wheels
+from boundary import alone, codeowners, declarations, imports, installed, layers, scope, wheels
 from boundary.model import Finding, StageTable, declared, load_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,6 +269,45 @@ def test_package_that_does_not_build_says_why(repository: Path, tmp_path: Path, 
 def test_built_wheels_hold(tmp_path: Path, table: StageTable) -> None:
     for name, wheel in wheels.build_wheels(ROOT, table, tmp_path).items():
         assert messages(wheels.check_wheel(ROOT, table.stages[name], wheel)) == ""
+
+
+def _unaided(folder: Path, table: StageTable, **kernels: str) -> dict[str, Path]:
+    """Wheels of all stages, empty but for what is said of `kernels`."""
+    built = {}
+    for name, stage in table.stages.items():
+        built[name] = folder / name / "x.whl"
+        built[name].parent.mkdir()
+        extra = {f"{stage.module}/{file}.py": text for file, text in kernels.items()}
+        with zipfile.ZipFile(built[name], "w") as archive:
+            files = {f"{stage.module}/__init__.py": ""} | (extra if name == "kernels" else {})
+            for file, text in files.items():
+                archive.writestr(file, text)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("import tileops_manifest", ""),
+        ("import tileops_tests", "tileops_kernels.part does not import: ModuleNotFoundError"),
+        ("from tileops_kernels import forgotten", "tileops_kernels.part does not import: ImportError"),
+        ("raise SystemExit", "tileops_kernels.part does not import: SystemExit"),
+        ("import sys, os; os._exit(3)", "could not be tried (exit status 3)"),
+        (
+            "import sys; sys.path += [p.replace('kernels', 'bench') for p in sys.path]",
+            "finds tileops_bench, which it does not declare",
+        ),
+    ],
+)
+def test_wheel_that_does_not_work_alone_is_found(
+    tmp_path: Path, table: StageTable, text: str, named: str
+) -> None:
+    built = _unaided(tmp_path, table, part=text)
+    with zipfile.ZipFile(built["bench"]) as archive:
+        archive.extractall(built["bench"].parent / "unpacked")
+    found = messages(alone.check_alone(ROOT, table, built, table.stages["kernels"], [sys.executable]))
+    assert named in found
+    assert bool(named) == bool(found)
 
 
 def test_indirect_import_is_found(repository: Path, table: StageTable) -> None:
