@@ -272,6 +272,11 @@ class Kernel:
         return lower_cuda(cls.program(**static, config=config), arch=arch, pass_configs=cls.PASS_CONFIGS)
 
     @classmethod
+    def programs(cls) -> int:
+        """Return how many programs of this kernel are compiled in this process."""
+        return len(cls._memo)
+
+    @classmethod
     def clear(cls) -> None:
         """Forget the programs compiled in this process (those on disk stay)."""
         cls._memo.clear()
