@@ -1,4 +1,4 @@
-"""What compute-sanitizer says is held against the op it said it of; silence is clean only where the op ran."""
+"""What compute-sanitizer says is held against the op it said it of; silence is clean where the op ran."""
 
 from __future__ import annotations
 
