@@ -199,3 +199,12 @@ def test_stages_shrink_what_the_next_one_reads():
     from tileops_kernels.ops.flows._axes import stages
 
     assert stages([2, 3, 4, 5], [1, 3]) == [Stage(24, 5, 1), Stage(2, 3, 4)]
+
+
+def test_quantisation_is_one_launch_over_rows_in_place(log):
+    x = torch.empty(2, 3, 1, 128, dtype=torch.bfloat16)[..., :64]
+    scale, output = call("FP8QuantFwdOp", x)
+    (launch,) = log
+    assert launch.args[0] is x
+    assert launch.args[3:] == (6, 128 // launch.program.static["vec"])
+    assert (scale.shape, output.shape, output.dtype) == ((2, 3, 1), x.shape, torch.float8_e4m3fn)

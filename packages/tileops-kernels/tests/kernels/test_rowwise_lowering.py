@@ -12,6 +12,7 @@ from tileops_kernels.targets.cuda.lowering import lower
 ARCH = "sm_90a"
 ADD = {"expression": "add", "dtypes": ("bfloat16", "bfloat16"), "out_dtype": "bfloat16", "vec": 8}
 NORM = {"vectors": 500, "vec": 8, "dtype": "bfloat16"}
+SHARE = {"local": 128, "mapped": True, "top_k": 8, "dtype": "bfloat16", "vec": 8}
 
 # Kernel, static arguments, tensors read through 16-byte accesses, tensors written through them.
 WIDE = [
@@ -26,6 +27,9 @@ WIDE = [
     ("VarianceKernel", {"dtype": "float32", "out_dtype": "state", "root": False, "vec": 4}, {"x"}, set()),
     ("ScanKernel", {"dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
     ("ColumnScanKernel", {"dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
+    ("Fp8QuantKernel", {"vectors": 8, "vec": 8, "dtype": "bfloat16"}, {"x"}, set()),
+    ("MoePermuteKernel", {**SHARE, "alone": False}, {"x"}, {"output"}),
+    ("MoeUnpermuteKernel", {"copies": 8, "dtype": "bfloat16", "vec": 8}, {"rows"}, {"output"}),
 ]
 
 
@@ -45,6 +49,11 @@ def test_global_accesses_are_sixteen_bytes_wide(name, static, read, written):
     source = source_of(name, static)
     assert {t for t in read if wide(source, t, written=False)} == read
     assert {t for t in written if wide(source, t, written=True)} == written
+
+
+def test_eight_quantised_elements_are_written_at_once():
+    source = source_of("Fp8QuantKernel", {"vectors": 8, "vec": 8, "dtype": "bfloat16"})
+    assert re.search(r"\*\(fp8_e4_8_t\*\)\(output \+ .*\)+ = ", source)
 
 
 def test_unaligned_rows_are_read_element_by_element():
