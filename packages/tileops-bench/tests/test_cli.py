@@ -86,6 +86,7 @@ def test_run_summary_report_compare_and_history_on_a_real_row(tmp_path, candidat
         (("RMSNormFwdOp", "--threads", "100000"), "--threads 100000"),
         (("RMSNormFwdOp", "--samples", "9", "3"), "larger than the most"),
         (("RMSNormFwdOp", "--certificates", "absent.json"), "cannot be read"),
+        (("RMSNormFwdOp", "--verified", "absent.json"), "cannot be read"),
         (("RMSNormFwdOp", "--manifest", "absent.yaml"), "absent.yaml"),
     ],
 )

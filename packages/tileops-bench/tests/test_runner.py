@@ -154,6 +154,15 @@ def test_a_row_is_measured_again_when_a_certificate_says_something_new_of_its_ba
     assert len(canned.asked) == 3
 
 
+def test_a_row_is_measured_again_when_it_stands_on_another_record(tmp_path, canned):
+    execute(request(tmp_path))
+    canned.asked = []
+    execute(request(tmp_path, resume=True, settings=replace(SETTINGS, verified={"AddFwdOp": "r2"})))
+    assert canned.asked == []
+    execute(request(tmp_path, resume=True, settings=replace(SETTINGS, verified={"ExpFwdOp": "r1"})))
+    assert len(canned.asked) == 3
+
+
 def test_the_header_and_a_notice_say_how_many_baselines_are_certified(tmp_path):
     notices = []
 
@@ -267,6 +276,14 @@ def alone(median: float) -> Measured:
 def run_row(**settings):
     with RowRunner(replace(SETTINGS, **settings), "Test CPU") as row_runner:
         return row_runner.run(planned("a"), {"entry": "e"})
+
+
+@pytest.mark.parametrize(
+    ("verified", "found"), [({}, "unverified"), ({"ExpFwdOp": "r1", "AddFwdOp": "r2"}, "r1")]
+)
+def test_a_row_carries_the_record_that_it_stands_on(script, verified, found):
+    script.answers = [measured(1000, torch_eager=1500, torch_compile=1700), alone(1500)]
+    assert run_row(verified=verified).verification == found
 
 
 def test_a_win_is_timed_against_the_baseline_alone_in_a_process_without_the_candidate(script):

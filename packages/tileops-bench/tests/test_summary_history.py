@@ -72,6 +72,11 @@ def test_each_baseline_is_counted_once_by_what_its_certificate_says(tmp_path):
     assert found == {"certified": 1, "rejected": 1, "unknown": 1}
 
 
+def test_rows_that_stand_on_a_record_are_counted(tmp_path):
+    rows = (make_row("A/x").model_copy(update={"verification": "r1"}), make_row("B/x"))
+    assert summarise_results(results(tmp_path / "r.jsonl", *rows)).verified == 1
+
+
 def test_missing_baselines_are_counted_by_name(tmp_path):
     row = make_row("A/x").model_copy(update={"baselines": (contender("liger", None, Status.MISSING),)})
     assert summarise_results(results(tmp_path / "r.jsonl", row)).missing_baselines == {"liger": 1}

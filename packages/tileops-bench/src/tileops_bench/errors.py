@@ -43,3 +43,7 @@ class CalibrationError(BenchError):
 
 class CertificateError(BenchError):
     """A baseline certificate file is malformed."""
+
+
+class VerificationError(BenchError):
+    """A file of verified ops is malformed, or speaks of another candidate."""

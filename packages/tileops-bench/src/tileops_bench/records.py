@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from tileops_bench.stats import Comparison, Summary, Verdict
 
 SCHEMA = "tileops-bench/1"
+UNVERIFIED = "unverified"
 
 
 class Record(BaseModel):
@@ -118,7 +119,10 @@ class Header(Record):
 
 
 class Row(Record):
-    """One manifest op, workload row and dtype: the measurement and what it means."""
+    """One manifest op, workload row and dtype: the measurement and what it means.
+
+    `verification` is the digest of the record that says the candidate computes the op, or "unverified".
+    """
 
     type: Literal["row"] = "row"
     id: str
@@ -146,6 +150,7 @@ class Row(Record):
     bound: Literal["memory", "compute"] | None = None
     efficiency: float | None = None
     attempts: int = 1
+    verification: str = UNVERIFIED
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -22,7 +22,7 @@ from tileops_bench.contenders import (
 from tileops_bench.errors import ProtocolError, UsageError
 from tileops_bench.plan import PlannedRow
 from tileops_bench.protocol import Measured, Phase, RowJob, Spec
-from tileops_bench.records import Contender, Row
+from tileops_bench.records import UNVERIFIED, Contender, Row
 from tileops_bench.roofline import Efficiency, Floor, Work, efficiency, physical_floor
 from tileops_bench.session import ChildDied, ChildSession
 from tileops_bench.stats import Comparison, Verdict
@@ -52,6 +52,7 @@ class RunSettings:
     confirm: bool = True
     only_baselines: frozenset[str] | None = None
     certificates: Mapping[str, Certificate] = field(default_factory=dict)
+    verified: Mapping[str, str] = field(default_factory=dict)
     calibration: Calibration | None = None
 
 
@@ -259,6 +260,7 @@ class RowRunner:
             seconds=0.0,
             timer=evidence.reported_timer,
             digests=dict(digests),
+            verification=self._settings.verified.get(row.op, UNVERIFIED),
             verdict=judgement.verdict,
             problems=judgement.problems,
             candidate=evidence.candidate,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tileops_bench.records import Code, Record, Row, Status
+from tileops_bench.records import UNVERIFIED, Code, Record, Row, Status
 from tileops_bench.stats import Verdict, geometric_mean
 from tileops_bench.store import Results
 
@@ -24,7 +24,8 @@ class Summary(Record):
 
     `geomean` is None when no row is valid. `declared` counts the rows that the run set out to measure; those
     that it did not measure are counted under the code fewer_rows_than_declared in `invalid`. `certificates`
-    counts baselines, each once however many rows it took part in: certified, rejected, or unknown.
+    counts baselines, each once however many rows it took part in: certified, rejected, or unknown. `verified`
+    counts rows that stand on a verification record.
     """
 
     device: str
@@ -43,6 +44,7 @@ class Summary(Record):
     worst: WorstRow | None
     missing_baselines: dict[str, int]
     certificates: dict[str, int]
+    verified: int
 
 
 def summarise_results(results: Results) -> Summary:
@@ -70,6 +72,7 @@ def summarise_results(results: Results) -> Summary:
             Counter(b.name for row in rows for b in row.baselines if b.status == "missing")
         ),
         certificates=_certificates(rows),
+        verified=sum(row.verification != UNVERIFIED for row in rows),
     )
 
 

@@ -52,6 +52,7 @@ def _run(commands_: argparse._SubParsersAction) -> None:
         "--baselines", nargs="+", metavar="NAME", help="only these baselines; rows say what was left out"
     )
     run.add_argument("--certificates", type=Path, metavar="FILE", help="baseline certificates")
+    run.add_argument("--verified", type=Path, metavar="FILE", help="records that the rows stand on")
     run.add_argument("--calibration", type=Path, metavar="FILE", help="ceilings to report efficiency against")
     run.add_argument(
         "--manifest", type=Path, metavar="PATH", help="manifest entries other than the packaged ones"

@@ -29,6 +29,7 @@ from tileops_bench.runner import RunObserver, RunOutcome, RunRequest, available_
 from tileops_bench.session import ChildDied, ChildSession
 from tileops_bench.stats import Verdict
 from tileops_bench.timers import DEFAULT_TIMER, TARGETS
+from tileops_bench.verification import read_verified
 
 STYLES = {
     Verdict.FAST: "bold blue",
@@ -99,6 +100,7 @@ def build_request(options: argparse.Namespace) -> RunRequest:
     rows = plan(manifest, options.ops, target, options.candidate, options.rows, options.dtypes, scale)
     _check_baselines(rows, options.baselines)
     certificates = read_certificates(options.certificates, target)
+    verified = read_verified(options.verified, target, digest)
     cpus = available_cpus(options.threads)
     child = _start_child(target, cpus)
     try:
@@ -123,6 +125,7 @@ def build_request(options: argparse.Namespace) -> RunRequest:
         confirm=not options.no_confirm,
         only_baselines=frozenset(options.baselines) if options.baselines else None,
         certificates=certificates,
+        verified=verified,
         calibration=calibration,
     )
     return RunRequest(

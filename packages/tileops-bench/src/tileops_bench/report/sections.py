@@ -95,7 +95,8 @@ def summary_section(summary: Summary) -> Section:
         listed = ", ".join(f"{name} ({n} rows)" for name, n in summary.missing_baselines.items())
         blocks.append(Text(paragraphs=(f"Baselines that are not installed here: {listed}.",)))
     counted = ", ".join(f"{count} {word}" for word, count in summary.certificates.items())
-    blocks.append(Text(paragraphs=(f"Whether baselines compute what the op means: {counted}.",)))
+    stand = f"{summary.verified} of {summary.rows} rows stand on a verification record."
+    blocks.append(Text(paragraphs=(f"Whether baselines compute what the op means: {counted}.", stand)))
     return Section(title="Summary", blocks=tuple(blocks))
 
 
