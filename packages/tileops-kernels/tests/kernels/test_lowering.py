@@ -59,3 +59,10 @@ def test_every_sample_compiles_without_spills() -> None:
 def test_matrix_kernels_use_hopper_instructions(name: str, expected: set[str]) -> None:
     found = get_kernel(name).lower("sm_90a", **get_kernel(name).samples()[0])
     assert expected <= found.instructions
+
+
+@pytest.mark.parametrize("expression", ["log1p", "softplus"])
+def test_log1p_is_the_librarys(expression: str) -> None:
+    """Written out, `(1 + x) - 1` becomes `x` on the way to CUDA, and with it the correction of log(1 + x)."""
+    static = {"expression": expression, "dtypes": ("float32",), "out_dtype": "float32", "vec": 4}
+    assert "log1pf(" in get_kernel("ElementwiseKernel").lower("sm_90a", **static).source

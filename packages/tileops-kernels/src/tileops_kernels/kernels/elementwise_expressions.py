@@ -135,13 +135,6 @@ def expm1(m: Math, x: Any) -> Any:
     return select(x < T.float32(0.5), expm1_below(x), T.exp(x) - 1)
 
 
-def log1p(x: Any) -> Any:
-    """log(1 + x); the error of 1 + x is made good by the slope of the logarithm there (W. Kahan)."""
-    u = 1 + x
-    corrected = T.log(u) * (x / (u - 1))
-    return select(u == 1, x, select(u == T.infinity("float32"), u, corrected))
-
-
 def elu(x: Any, alpha: Any) -> Any:
     """x where it is positive, else alpha (exp(x) - 1)."""
     return select(x > 0, x, alpha * expm1_below(x))
@@ -150,7 +143,7 @@ def elu(x: Any, alpha: Any) -> Any:
 def softplus(m: Math, x: Any, beta: Any, threshold: Any) -> Any:
     """(max(u, 0) + log(1 + exp(-|u|))) / beta with u = beta x; x above the threshold."""
     u = x * beta
-    smooth = (select(u < 0, T.float32(0), u) + log1p(m.exp(-T.abs(u)))) / beta
+    smooth = (select(u < 0, T.float32(0), u) + T.log1p(m.exp(-T.abs(u)))) / beta
     return select(u > threshold, x, smooth)
 
 
@@ -283,7 +276,7 @@ EXPRESSIONS: dict[str, Expression] = {
     "elu": Expression(lambda m, x, p: elu(x[0], p[0])),
     "softplus": Expression(lambda m, x, p: softplus(m, x[0], p[0], p[1])),
     "expm1": _unary(expm1),
-    "log1p": _unary(lambda m, x: log1p(x)),
+    "log1p": _unary(lambda m, x: T.log1p(x)),
     "floor": _unary(_whole(T.floor)),
     "ceil": _unary(_whole(T.ceil)),
     "trunc": _unary(_whole(T.trunc)),
