@@ -17,6 +17,7 @@ FUNCTIONS = {
     "log": (T.log, torch.log, 2.0),
     "log2": (T.log2, torch.log2, 2.0),
     "log10": (T.log10, torch.log10, 2.0),
+    "log1p": (T.log1p, torch.log1p, 2.0),
     "tanh": (T.tanh, torch.tanh, 2.0),
     "erf": (T.erf, torch.erf, 2.0),
     "sin": (T.sin, torch.sin, 2.0),
