@@ -160,6 +160,45 @@ def test_variance_merges_splits_and_further_axes(log):
     assert log[-1].args[-2] == 3 * (1 << 15)
 
 
+def test_variance_and_mean_come_from_the_same_launches(log):
+    variance, mean = call("VarMeanFwdOp", torch.empty(4, 64), dim=-1)
+    assert kernels(log) == ["VarianceKernel"]
+    assert [log[0].args[1] is variance, log[0].args[2] is mean] == [True, True]
+
+
+def test_the_last_merge_writes_the_mean_in_the_dtype_of_the_outputs(log):
+    variance, mean = call("VarMeanFwdOp", torch.empty(3, 2, 1 << 15, dtype=torch.float16), dim=[0, 2])
+    *states, last = log
+    assert {launch.program.static["out_dtype"] for launch in states} == {"state"}
+    assert [last.args[2] is variance, last.args[3] is mean] == [True, True]
+    assert last.sizes[2] == last.sizes[3] == mean.numel()
+    assert variance.dtype == mean.dtype == torch.float16
+
+
+def test_without_a_mean_the_last_merge_has_one_element_to_ignore(log):
+    call("VarFwdOp", torch.empty(3, 2, 1 << 15), dim=[0, 2])
+    assert log[-1].sizes[2:] == [2, 1]
+    assert not log[-1].program.static["mean"]
+
+
+def test_complex_elements_are_counted_by_either_part(log):
+    call("CountNonzeroFwdOp", torch.empty(4, 6, dtype=torch.complex64))
+    first, last = (launch.program.static for launch in log)
+    assert (first["op"], first["out_dtype"]) == ("any", "bool")
+    assert (last["op"], last["dtype"], last["out_dtype"]) == ("count_nonzero", "bool", "int64")
+
+
+def test_numbers_for_infinities_default_to_the_ends_of_the_dtype(log):
+    call("NanToNumFwdOp", torch.empty(64, dtype=torch.float16), neginf=-2.0)
+    assert log[0].args[3:5] == (65504.0, -2.0)
+
+
+def test_a_number_for_nan_beyond_the_dtype_is_no_error(log):
+    x = torch.empty(64)
+    call("NanToNumFwdOp", x, nan=1e300)
+    assert log[0].args[1].dtype == x.dtype
+
+
 @pytest.mark.parametrize("op", ["SumFwdOp", "MeanFwdOp", "AllFwdOp", "AnyFwdOp"])
 def test_the_reduction_of_nothing_is_filled_without_a_launch(log, op):
     dtype = torch.bool if op in ("AllFwdOp", "AnyFwdOp") else torch.float32

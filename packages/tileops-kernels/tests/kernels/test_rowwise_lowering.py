@@ -11,6 +11,7 @@ from tileops_kernels.targets.cuda.lowering import lower
 
 ARCH = "sm_90a"
 ADD = {"expression": "add", "dtypes": ("bfloat16", "bfloat16"), "out_dtype": "bfloat16", "vec": 8}
+VARIANCE = {"root": False, "mean": False}
 NORM = {"vectors": 500, "vec": 8, "dtype": "bfloat16"}
 SHARE = {"local": 128, "mapped": True, "top_k": 8, "dtype": "bfloat16", "vec": 8}
 
@@ -24,7 +25,7 @@ WIDE = [
     ("SoftmaxKernel", {"dtype": "float16", "vec": 8, "steps": 2, "log": False}, {"x"}, {"output"}),
     ("ReduceKernel", {"op": "sum", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8}, {"x"}, set()),
     ("ColumnReduceKernel", {"op": "sum", "dtype": "bfloat16", "out_dtype": "state", "vec": 8}, {"x"}, set()),
-    ("VarianceKernel", {"dtype": "float32", "out_dtype": "state", "root": False, "vec": 4}, {"x"}, set()),
+    ("VarianceKernel", {**VARIANCE, "dtype": "float32", "out_dtype": "state", "vec": 4}, {"x"}, set()),
     ("ScanKernel", {"dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
     ("ColumnScanKernel", {"dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
     ("Fp8QuantKernel", {"vectors": 8, "vec": 8, "dtype": "bfloat16"}, {"x"}, set()),
@@ -74,7 +75,7 @@ def test_short_rows_are_reduced_within_a_warp():
 @pytest.mark.parametrize("name", ["ReduceKernel", "VarianceKernel", "LogSumExpKernel"])
 def test_warps_of_a_row_meet_at_one_barrier_per_fold(name):
     static = {"dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8}
-    static |= {"ReduceKernel": {"op": "sum"}, "VarianceKernel": {"root": False}}.get(name, {})
+    static |= {"ReduceKernel": {"op": "sum"}, "VarianceKernel": VARIANCE}.get(name, {})
     source = source_of(name, static)
     folds = len(re.findall(r"AllReduce<tl::\w+, 32,", source))
     assert folds == {"ReduceKernel": 1}.get(name, 2)

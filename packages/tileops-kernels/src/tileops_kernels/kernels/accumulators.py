@@ -161,6 +161,13 @@ class _Pair:
         return macro
 
 
+def mean_of(before: Any, values: Any, share: Any) -> Any:
+    """Return the mean of two groups by their means and the share of the second one; infinite means add up."""
+    infinity = T.infinity("float32")
+    infinite = tirx.any(T.abs(before) == infinity, T.abs(values) == infinity)
+    return tirx.Select(infinite, before + values, before + (values - before) * share)
+
+
 def moments(tile: Tile) -> Accumulator:
     """Sum of squared deviations, and mean.
 
@@ -211,7 +218,7 @@ def moments(tile: Tile) -> Accumulator:
             deviation[i, l, v] += chunk_deviation[i, l, v] + (chunk_mean[i, l, v] - mean[i, l, v]) * (
                 chunk_mean[i, l, v] - mean[i, l, v]
             ) * (before * share)
-            mean[i, l, v] += (chunk_mean[i, l, v] - mean[i, l, v]) * share
+            mean[i, l, v] = mean_of(mean[i, l, v], chunk_mean[i, l, v], share)
 
     @T.macro
     def fold(states, totals, walk):

@@ -193,6 +193,13 @@ def _sign(m: Math, x: Any) -> Any:
     return select(x > zero, one, zero) - select(x < zero, one, zero)
 
 
+def nan_to_num(x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
+    """A number for NaN and for each infinity."""
+    infinity = T.infinity("float32")
+    number = select(x == infinity, posinf, select(x == -infinity, neginf, x))
+    return select(is_nan(x), nan, number)
+
+
 def _is_true(x: Any) -> Any:
     return tirx.NE(x, tirx.const(0, x.dtype))
 
@@ -324,6 +331,7 @@ EXPRESSIONS: dict[str, Expression] = {
     "remainder": _binary(remainder),
     "pow": _binary(lambda a, b: T.pow(a, b)),
     "lerp": Expression(lambda m, x, p: lerp(x[0], x[1], p[0]), inputs=2),
+    "nan_to_num": Expression(lambda m, x, p: nan_to_num(*x, *p), inputs=2),
     "prelu": _binary(lambda a, b: select(a > 0, a, b * a)),
     # ternary
     "lerp_tensor": Expression(lambda m, x, p: lerp(*x), inputs=3),

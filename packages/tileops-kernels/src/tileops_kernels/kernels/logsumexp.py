@@ -39,7 +39,7 @@ class LogSumExpKernel(Kernel):
         accumulator = log_sum(tile, dtype)
         if out_dtype == "state":
             return row_program(tile, accumulator, dtype, accumulator.states, None)
-        return row_program(tile, accumulator, dtype, (out_dtype,), lambda totals, number: log_of(totals))
+        return row_program(tile, accumulator, dtype, (out_dtype,), lambda _, totals, number: log_of(totals))
 
     @classmethod
     def samples(cls):

@@ -94,7 +94,7 @@ def single_program(build, tile_type, op, dtype, out_dtype, vec, config):
         accumulator,
         x_dtype,
         (storage_dtype(out_dtype),),
-        lambda totals, count: reduction.finish(totals[0], count),
+        lambda _, totals, count: reduction.finish(totals[0], count),
     )
 
 

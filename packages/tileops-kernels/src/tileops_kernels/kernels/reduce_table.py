@@ -112,6 +112,9 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda s, n: from_order_key(s),
         None,
     ),
+    "count_nonzero": Reduction(
+        "int64", "sum", 0, lambda x, i: T.cast(_non_zero(x, i), "int64"), lambda s, n: s, 0.0
+    ),
     "any": Reduction("int32", "max", 0, _non_zero, lambda s, n: s, 0.0),
     "all": Reduction("int32", "min", 1, _non_zero, lambda s, n: s, 1.0),
     "argmax": Reduction(

@@ -33,12 +33,13 @@ class ReduceConfig:
     target_blocks: int
 
 
-Finish = Callable[[list, Any], Any]
+# `(output, totals, number) -> value`, the output by its position.
+Finish = Callable[[int, list, Any], Any]
 
 
 def _written(totals: list, i: Any, k: int, finish: Finish | None, number: Any) -> Any:
     """Return what output `k` gets of the totals at `i`: the finished result, or the k-th state."""
-    return totals[k][i] if finish is None else finish([total[i] for total in totals], number)
+    return totals[k][i] if finish is None else finish(k, [total[i] for total in totals], number)
 
 
 def row_program(
@@ -54,7 +55,7 @@ def row_program(
         accumulator: what to keep; built for the same tile.
         x_dtype: dtype of x.
         outputs: dtypes of the outputs.
-        finish: `(totals, number) -> value` of the output; None writes the states.
+        finish: values of the outputs; None writes the states.
     """
     positions = tuple(range(len(outputs)))
     nx, ny = T.dynamic("nx"), T.dynamic("ny")
@@ -147,7 +148,7 @@ def column_program(
         accumulator: what to keep; built for the same tile.
         x_dtype: dtype of x.
         outputs: dtypes of the outputs.
-        finish: `(totals, number) -> value` of the output; None writes the states.
+        finish: values of the outputs; None writes the states.
         apply: `(element, totals) -> value`: the output is not one value per column but has the shape of x,
             which is contiguous and not split; the columns are read a second time.
     """

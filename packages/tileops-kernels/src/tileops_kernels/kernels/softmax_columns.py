@@ -70,7 +70,7 @@ class ColumnSoftmaxKernel(Kernel):
         accumulator, exp = log_sum(tile, dtype), math_for(out_dtype).exp
         if result == "logsumexp":
             return column_program(
-                tile, accumulator, dtype, (out_dtype,), lambda totals, number: log_of(totals)
+                tile, accumulator, dtype, (out_dtype,), lambda _, totals, number: log_of(totals)
             )
         log = result == "log_softmax"
 

@@ -1,4 +1,4 @@
-"""Variance: the reduction whose state is a pair, squared deviations and mean.
+"""Variance, alone or with the mean: the reduction whose state is a pair, squared deviations and mean.
 
 States of splits and of further reduced axes are merged with weights, as chunks are: the result does not
 suffer from a large mean.
@@ -7,7 +7,7 @@ suffer from a large mean.
 import tilelang.language as T
 from tvm import tirx
 
-from tileops_kernels.kernels.accumulators import Walk, moments
+from tileops_kernels.kernels.accumulators import Walk, mean_of, moments
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.reduce import COLUMN_CONFIGS, ROW_CONFIGS
@@ -21,13 +21,17 @@ def _result(deviation, divisor, root):
     return T.sqrt(variance) if root else variance
 
 
-def _moments_program(build, tile_type, dtype, out_dtype, root, vec, config):
+def _moments_program(build, tile_type, dtype, out_dtype, root, mean, vec, config):
     tile = tile_type(config.rows, config.lanes, config.unroll, vec)
     accumulator = moments(tile)
     if out_dtype == "state":
         return build(tile, accumulator, dtype, accumulator.states, None)
     return build(
-        tile, accumulator, dtype, (out_dtype,), lambda totals, divisor: _result(totals[0], divisor, root)
+        tile,
+        accumulator,
+        dtype,
+        (out_dtype,) * (2 if mean else 1),
+        lambda k, totals, divisor: totals[1] if k else _result(totals[0], divisor, root),
     )
 
 
@@ -44,24 +48,27 @@ class VarianceKernel(Kernel):
     CONFIGS = ROW_CONFIGS
 
     @staticmethod
-    def program(*, dtype, out_dtype, root, vec, config):
+    def program(*, dtype, out_dtype, root, mean, vec, config):
         """Return the tile program.
 
         Args:
             dtype: dtype of x.
-            out_dtype: dtype of the output, or "state".
+            out_dtype: dtype of the outputs, or "state".
             root: return the standard deviation.
+            mean: return the mean as a second output.
             vec: elements of a vector.
             config: block geometry.
         """
-        return _moments_program(row_program, RowTile, dtype, out_dtype, root, vec, config)
+        return _moments_program(row_program, RowTile, dtype, out_dtype, root, mean, vec, config)
 
     @classmethod
     def samples(cls):
-        """Return a finished variance and a partial standard deviation."""
+        """Return a finished variance, one with its mean, and a partial standard deviation."""
+        finished = {"dtype": "bfloat16", "out_dtype": "bfloat16", "root": False, "mean": False, "vec": 8}
         return (
-            {"dtype": "bfloat16", "out_dtype": "bfloat16", "root": False, "vec": 8},
-            {"dtype": "float32", "out_dtype": "state", "root": True, "vec": 4},
+            finished,
+            {**finished, "mean": True},
+            {"dtype": "float32", "out_dtype": "state", "root": True, "mean": False, "vec": 4},
         )
 
 
@@ -76,16 +83,18 @@ class ColumnVarianceKernel(Kernel):
     CONFIGS = COLUMN_CONFIGS
 
     @staticmethod
-    def program(*, dtype, out_dtype, root, vec, config):
+    def program(*, dtype, out_dtype, root, mean, vec, config):
         """Return the tile program; arguments as those of `VarianceKernel.program`."""
-        return _moments_program(column_program, ColumnTile, dtype, out_dtype, root, vec, config)
+        return _moments_program(column_program, ColumnTile, dtype, out_dtype, root, mean, vec, config)
 
     @classmethod
     def samples(cls):
-        """Return a finished variance and a partial standard deviation."""
+        """Return a finished variance, one with its mean, and a partial standard deviation."""
+        finished = {"dtype": "bfloat16", "out_dtype": "bfloat16", "root": False, "mean": False, "vec": 8}
         return (
-            {"dtype": "bfloat16", "out_dtype": "bfloat16", "root": False, "vec": 8},
-            {"dtype": "float32", "out_dtype": "state", "root": True, "vec": 4},
+            finished,
+            {**finished, "mean": True},
+            {"dtype": "float32", "out_dtype": "state", "root": True, "mean": False, "vec": 4},
         )
 
 
@@ -112,17 +121,19 @@ class VarianceMergeKernel(Kernel):
     )
 
     @staticmethod
-    def program(*, out_dtype, root, config):
+    def program(*, out_dtype, root, mean, config):
         """Return the tile program.
 
         Args:
-            out_dtype: dtype of the output, or "state".
+            out_dtype: dtype of the outputs, or "state".
             root: return the standard deviation.
+            mean: write the means, as states always do.
             config: block geometry; `rows` threads share an output.
         """
         tile = ColumnTile(config.rows, config.lanes, 1, 1)
         accumulator, find_place = moments(tile), tile.place()
         y_dtype = "float32" if out_dtype == "state" else out_dtype
+        with_means = mean or out_dtype == "state"
         nd, ny, nm = T.dynamic("nd"), T.dynamic("ny"), T.dynamic("nm")
 
         @T.prim_func
@@ -130,7 +141,7 @@ class VarianceMergeKernel(Kernel):
             deviations: T.Tensor((nd,), "float32"),
             means: T.Tensor((nd,), "float32"),
             output: T.Tensor((ny,), y_dtype),
-            output_means: T.Tensor((nm,), "float32"),
+            output_means: T.Tensor((nm,), y_dtype),
             outer: T.int32,
             length: T.int32,
             inner: T.int32,
@@ -141,7 +152,7 @@ class VarianceMergeKernel(Kernel):
             with T.Kernel(tile.blocks(outer, inner), threads=tile.threads) as block:
                 place = T.alloc_local((2,), "int32")
                 states, totals = accumulator.allocate(), accumulator.allocate_totals()
-                deviation, mean = states
+                deviation, average = states
                 find_place(block, inner, place)
                 outer_index, column = place[0], place[1]
 
@@ -152,17 +163,18 @@ class VarianceMergeKernel(Kernel):
                             at = (outer_index * length + tile.step(step, 0, r)) * inner + column + l
                             size = T.cast(T.min(chunk, total - tile.step(step, 0, r) * chunk), "float32")
                             before = T.cast(step, "float32") * T.cast(chunk, "float32")
-                            deviation[r, l, v] += deviations[at] + (means[at] - mean[r, l, v]) * (
-                                means[at] - mean[r, l, v]
+                            deviation[r, l, v] += deviations[at] + (means[at] - average[r, l, v]) * (
+                                means[at] - average[r, l, v]
                             ) * (before * size / (before + size))
-                            mean[r, l, v] += (means[at] - mean[r, l, v]) * (size / (before + size))
+                            average[r, l, v] = mean_of(average[r, l, v], means[at], size / (before + size))
                 accumulator.fold(states, totals, _states_walk(tile, length, chunk, total))
 
                 for c in T.Parallel(tile.columns):
                     if column + c < inner:
+                        if with_means:
+                            output_means[outer_index * inner + column + c] = T.cast(totals[1][c], y_dtype)
                         if out_dtype == "state":
                             output[outer_index * inner + column + c] = totals[0][c]
-                            output_means[outer_index * inner + column + c] = totals[1][c]
                         else:
                             output[outer_index * inner + column + c] = T.cast(
                                 _result(totals[0][c], divisor, root), y_dtype
@@ -172,8 +184,9 @@ class VarianceMergeKernel(Kernel):
 
     @classmethod
     def samples(cls):
-        """Return a finished and an intermediate merge."""
-        return ({"out_dtype": "bfloat16", "root": False}, {"out_dtype": "state", "root": False})
+        """Return a finished merge, one with its means, and an intermediate one."""
+        finished = {"out_dtype": "bfloat16", "root": False, "mean": False}
+        return (finished, {**finished, "mean": True}, {**finished, "out_dtype": "state"})
 
 
 def _states_walk(tile, length, chunk, total):

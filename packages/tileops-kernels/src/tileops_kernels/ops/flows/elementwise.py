@@ -236,6 +236,23 @@ class _MaskedFillScalar(Elementwise):
         return lambda x, mask: run(x, mask, value)
 
 
+class _NanToNum(Elementwise):
+    """A program takes two scalars: they are the numbers for the infinities, the one for NaN is a tensor, made
+    once."""
+
+    def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        (x,) = inputs
+        params, most = binding.params, torch.finfo(x.dtype).max
+        infinities = [
+            limit if params[name] is None else params[name]
+            for name, limit in (("posinf", most), ("neginf", -most))
+        ]
+        # Through float64: a number beyond the dtype is infinite, not an error.
+        value = torch.full((), params["nan"], dtype=torch.float64, device=x.device).to(x.dtype)
+        run = Elementwise("nan_to_num", lambda params: infinities).prepare(binding, (x, value))
+        return lambda x: run(x, value)
+
+
 # Powers of ten that float32 holds.
 _MOST_DECIMALS = 10
 
@@ -320,6 +337,7 @@ OPS: dict[str, Flow] = {
     "RoundFwdOp": Elementwise(_rounding, lambda params: (10 ** abs(params["decimals"]),)),
     "ClampFwdOp": _Clamp("clamp"),
     "MaskedFillScalarFwdOp": _MaskedFillScalar("masked_fill"),
+    "NanToNumFwdOp": _NanToNum("nan_to_num"),
     "LerpFwdOp": Elementwise("lerp", lambda params: (params["weight"],)),
     "FloorDivideFwdOp": Elementwise("div_floor"),
     "ClampScalarFwdOp": Elementwise("clamp_scalar", _bounds),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -119,11 +120,11 @@ class Reduction(Flow):
                 like.device, config, op=self._op, dtype=name, out_dtype=out_name, vec=vec
             )
             return [(outputs, _bound(program, like, target.dtype, stage, geometry, count))]
-        partial = kernel.compiled(like.device, config, op=self._op, dtype=name, out_dtype="state", vec=vec)
+        to_states = kernel.compiled(like.device, config, op=self._op, dtype=name, out_dtype="state", vec=vec)
         states = torch.empty(0, dtype=torch_dtype(REDUCTIONS[self._op].state), device=like.device)
         rest = Stage(stage.outer, split.count, stage.inner)
         return [
-            (outputs * split.count, _bound(partial, like, states.dtype, stage, geometry, count)),
+            (outputs * split.count, _bound(to_states, like, states.dtype, stage, geometry, count)),
             *self._stage(states, "state", rest, last, dtype, count),
         ]
 
@@ -153,21 +154,26 @@ class Variance(Flow):
 
     Args:
         root: return the standard deviation.
+        mean: return the mean too.
     """
 
     kernels = (VarianceKernel, ColumnVarianceKernel, VarianceMergeKernel)
 
-    def __init__(self, *, root: bool) -> None:
-        self._root = root
+    def __init__(self, *, root: bool = False, mean: bool = False) -> None:
+        self._root, self._mean = root, mean
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         (x,) = inputs
-        (output,) = binding.outputs.values()
+        output = next(iter(binding.outputs.values()))
         shape, dtype, device = tuple(output.shape), torch_dtype(output.dtype), x.device
-        if prod(shape) == 0:
-            return lambda x: torch.empty(shape, dtype=dtype, device=device)
+        alone = not self._mean
+
+        def results(fill: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            return tuple(fill(shape, dtype=dtype, device=device) for _ in binding.outputs)
+
         if x.numel() == 0:
-            return lambda x: torch.full(shape, float("nan"), dtype=dtype, device=device)
+            fill = partial(torch.full, fill_value=float("nan"))
+            return lambda x: results(fill)[0] if alone else results(fill)
 
         axes = normalised_axes(binding.params["dim"], x.dim())
         plan = stages(tuple(x.shape), axes) or [Stage(x.numel(), 1, 1)]
@@ -175,17 +181,17 @@ class Variance(Flow):
         divisor = float(max(0, count - binding.params["correction"]))
         launch = self._chain(plan, x, dtype, divisor)
 
-        def run(x: torch.Tensor) -> torch.Tensor:
-            result = torch.empty(shape, dtype=dtype, device=device)
-            launch(x.contiguous(), result)
-            return result
+        def run(x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+            outputs = results(torch.empty)
+            launch(x.contiguous(), *outputs)
+            return outputs[0] if alone else outputs
 
         return run
 
     def _chain(self, plan: Sequence[Stage], x: torch.Tensor, dtype: torch.dtype, divisor: float) -> Launch:
         """Return a launch of the first stage on the data and of merges for its splits and the other
         stages."""
-        first, device, root = plan[0], x.device, self._root
+        first, device, finished = plan[0], x.device, {"root": self._root, "mean": self._mean}
         kernel = VarianceKernel if first.inner == 1 else ColumnVarianceKernel
         fresh = torch.empty(0, dtype=torch.float32, device=device)
         vec = stage_width(x, first, fresh)
@@ -206,20 +212,20 @@ class Variance(Flow):
             return dtype_name(dtype) if index == len(merges) else "state"
 
         program = kernel.compiled(
-            device, config, dtype=dtype_name(x.dtype), out_dtype=out_name(0), root=root, vec=vec
+            device, config, dtype=dtype_name(x.dtype), out_dtype=out_name(0), vec=vec, **finished
         )
+        outputs = [torch.float32] * 2 if merges else [dtype] * (2 if self._mean else 1)
         pitch, out_pitch = first.length * first.inner, split.count * first.inner
         parts = [
             Part(
                 (
                     (start * pitch, outer * pitch),
-                    *((start * out_pitch, outer * out_pitch),) * (2 if merges else 1),
+                    *((start * out_pitch, outer * out_pitch),) * len(outputs),
                 ),
                 (outer, *geometry[1:], divisor),
             )
             for start, outer in row_pieces(first.outer, pitch)
         ]
-        outputs = [torch.float32, torch.float32] if merges else [dtype]
         start = bind(program, [_example(x), *outputs], device, parts)
         merge_programs = []
         for index, merge in enumerate(merges):
@@ -227,7 +233,7 @@ class Variance(Flow):
             last = index == len(merges) - 1
             spans = ((0, outer * length * inner),) * 2 + (
                 (0, outer * inner),
-                (0, 1 if last else outer * inner),
+                (0, 1 if last and not self._mean else outer * inner),
             )
             merge_programs.append(
                 bind(
@@ -235,9 +241,9 @@ class Variance(Flow):
                         device,
                         VarianceMergeKernel.config_for(device, inner=inner),
                         out_dtype=out_name(index + 1),
-                        root=root,
+                        **finished,
                     ),
-                    [torch.float32, torch.float32, dtype if last else torch.float32, torch.float32],
+                    [torch.float32] * 2 + [dtype if last else torch.float32] * 2,
                     device,
                     [Part(spans, (*merge, divisor))],
                 )
@@ -250,18 +256,19 @@ class Variance(Flow):
         def state(size: int) -> torch.Tensor:
             return torch.empty(size, dtype=torch.float32, device=device)
 
-        def run(x: torch.Tensor, result: torch.Tensor) -> None:
+        def run(x: torch.Tensor, *results: torch.Tensor) -> None:
             if not merges:
-                start(x, result)
+                start(x, *results)
                 return
-            deviations, means = state(sizes[0]), state(sizes[0])
-            start(x, deviations, means)
-            for index, merge in enumerate(merge_programs):
-                last = index == len(merges) - 1
-                target = result if last else state(sizes[index + 1])
-                target_means = state(1 if last else sizes[index + 1])
-                merge(deviations, means, target, target_means)
-                deviations, means = target, target_means
+            states = state(sizes[0]), state(sizes[0])
+            start(x, *states)
+            for size, merge in zip(sizes[1:-1], merge_programs[:-1], strict=True):
+                targets = state(size), state(size)
+                merge(*states, *targets)
+                states = targets
+            # The program has a fourth tensor, whether or not it writes means.
+            means = () if self._mean else (torch.empty(1, dtype=dtype, device=device),)
+            merge_programs[-1](*states, *results, *means)
 
         return run
 
@@ -277,8 +284,10 @@ OPS: dict[str, Flow] = {
     "InfNormFwdOp": Reduction("inf_norm"),
     "AllFwdOp": Reduction("all", empty_is_all=False),
     "AnyFwdOp": Reduction("any", empty_is_all=False),
+    "CountNonzeroFwdOp": Reduction("count_nonzero"),
     "ArgmaxFwdOp": Reduction("argmax"),
     "ArgminFwdOp": Reduction("argmin"),
-    "VarFwdOp": Variance(root=False),
+    "VarFwdOp": Variance(),
+    "VarMeanFwdOp": Variance(mean=True),
     "StdFwdOp": Variance(root=True),
 }
