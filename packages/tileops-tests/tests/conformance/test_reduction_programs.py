@@ -10,6 +10,7 @@ from tileops_kernels.kernels.reduction_programs import ReduceConfig
 from tileops_kernels.targets import compile_program
 
 ROWS, LENGTH, INNER = 5, 203, 48
+VARIANCE = {"root": False, "mean": False}
 
 
 def program(kernel: str, geometry: tuple[int, int, int], **static: object):
@@ -23,7 +24,7 @@ REDUCTIONS = {
     "mean": ("Reduce", {"op": "mean"}, lambda x, d: x.mean(d), None),
     "prod": ("Reduce", {"op": "prod"}, lambda x, d: x.prod(d), 0.0),
     "amax": ("Reduce", {"op": "amax"}, lambda x, d: x.amax(d), 0.0),
-    "var": ("Variance", {"root": False}, lambda x, d: x.var(d, correction=0), None),
+    "var": ("Variance", VARIANCE, lambda x, d: x.var(d, correction=0), None),
 }
 
 
@@ -66,7 +67,7 @@ def test_columns_meet_across_threads(name, geometry):
 def test_variance_survives_a_mean_far_above_the_deviation():
     x = 1e4 + torch.randn(ROWS, LENGTH * 4, generator=torch.Generator().manual_seed(1))
     y = torch.empty(ROWS)
-    program("VarianceKernel", (1, 128, 4), dtype="float32", out_dtype="float32", root=False, vec=4)(
+    program("VarianceKernel", (1, 128, 4), dtype="float32", out_dtype="float32", vec=4, **VARIANCE)(
         x.view(-1), y, ROWS, LENGTH, LENGTH, 1, LENGTH, float(x.shape[1] - 1)
     )
     exact = x.double().var(1)
@@ -84,8 +85,24 @@ def test_states_of_unequal_size_merge_by_their_weight(geometry):
     means = torch.stack([p.mean(1) for p in parts], 1).float()
     deviations = torch.stack([(p - p.mean(1, keepdim=True)).square().sum(1) for p in parts], 1).float()
     y = torch.empty(2, inner)
-    program("VarianceMergeKernel", geometry, out_dtype="float32", root=True)(
-        deviations.view(-1), means.view(-1), y.view(-1), torch.empty(1),
+    mean = torch.empty(2, inner)
+    program("VarianceMergeKernel", geometry, out_dtype="float32", root=True, mean=True)(
+        deviations.view(-1), means.view(-1), y.view(-1), mean.view(-1),
         2, states, inner, chunk, total, float(total - 1),
     )  # fmt: skip
     torch.testing.assert_close(y.double(), x.std(1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(mean.double(), x.mean(1), rtol=1e-5, atol=0)
+
+
+def test_an_infinite_mean_stays_infinite_over_chunks_and_states():
+    x = torch.zeros(4, 256)
+    x[0, 3], x[1, 200], x[2, 3], x[2, 200] = torch.inf, -torch.inf, torch.inf, torch.inf
+    x[3, 3], x[3, 200] = torch.inf, -torch.inf
+    deviations, means = torch.empty(4, 1), torch.empty(4, 1)
+    states = program("VarianceKernel", (1, 8, 2), dtype="float32", out_dtype="state", vec=4, **VARIANCE)
+    states(x.view(-1), deviations.view(-1), means.view(-1), 4, 64, 64, 1, 64, 1.0)
+    torch.testing.assert_close(means[:, 0], x.mean(1), equal_nan=True)
+    y, mean = torch.empty(1), torch.empty(1)
+    merge = program("VarianceMergeKernel", (1, 1, 1), out_dtype="float32", root=False, mean=True)
+    merge(deviations[:2, 0].abs(), torch.tensor([torch.inf, 1.0]), y, mean, 1, 2, 1, 256, 512, 1.0)
+    assert mean.tolist() == [torch.inf]
