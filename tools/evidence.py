@@ -8,6 +8,7 @@ digests are those of an earlier state is stale: that is a warning here and an er
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -54,9 +55,7 @@ def find_gaps(
             elif state == "implemented" and found["status"] != "passed":
                 gaps.append(Gap(op, target, f"implemented, but its record says {found['status']}"))
             elif state == "implemented":
-                now = digests[target][op]
-                old = sorted(name for name, value in now.items() if found["digests"].get(name) != value)
-                if old:
+                if old := outdated(found, digests[target][op]):
                     gaps.append(
                         Gap(op, target, f"its record is of another state of: {', '.join(old)}", stale=True)
                     )
@@ -67,14 +66,30 @@ def find_gaps(
     return gaps
 
 
+def outdated(record: Mapping[str, Any], digests: Mapping[str, str]) -> list[str]:
+    """Names of what has changed since an op's record was made."""
+    return sorted(name for name, value in digests.items() if record["digests"].get(name) != value)
+
+
+def record_digest(record: Mapping[str, Any]) -> str:
+    """Identity of one op's part of a record, whatever file it stands in."""
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def read_records(root: Path = ROOT) -> dict[str, dict[str, Any]]:
     """The kept records, by target and op. Where several files speak of an op, the latest does."""
-    files = [path for pattern in RECORDS for path in root.glob(pattern)]
-    kept = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     found: dict[str, dict[str, Any]] = {target: {} for target in TARGETS}
-    for record in sorted(kept, key=lambda record: record["created"]):
+    for _, record in read_files(root):
         found[record["target"]] |= {op["op"]: op for op in record["ops"]}
     return found
+
+
+def read_files(root: Path = ROOT) -> list[tuple[Path, dict[str, Any]]]:
+    """The files of records and what they hold, oldest first."""
+    files = [path for pattern in RECORDS for path in root.glob(pattern)]
+    kept = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in files]
+    return sorted(kept, key=lambda item: item[1]["created"])
 
 
 def main(argv: list[str] | None = None) -> int:

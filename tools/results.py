@@ -23,6 +23,8 @@ def short_row(row: dict[str, Any]) -> dict[str, Any]:
     found = {
         "id": row["id"],
         "verdict": row["verdict"],
+        "created": row["created"],
+        "verification": row.get("verification", "unverified"),
         "codes": sorted({problem["code"] for problem in row["problems"]}),
         "us": microseconds(row["candidate"]),
         "baselines": {b["name"]: microseconds(b) for b in row["baselines"] if b["status"] == "ok"},

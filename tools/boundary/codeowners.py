@@ -30,27 +30,36 @@ def check_codeowners(root: Path, files: list[str] | None = None) -> list[Finding
 
 def check_apart(root: Path, folder: str, files: list[str] | None = None) -> list[Finding]:
     """The owners of `folder` own nothing else, and nobody else owns any of it; the last match decides."""
-    rules = [
+    rules = _rules(root)
+    own = next((o for pattern, o in rules if pattern == f"/{folder}/"), frozenset())
+    if not own:
+        return [Finding(PLACE, f"/{folder}/ has no owners of its own")]
+    findings = []
+    for path in files if files is not None else _tracked(root):
+        found = _owners(rules, path)
+        if path.startswith(f"{folder}/") and found != own:
+            findings.append(Finding(path, f"is owned by {sorted(found)}, expected {sorted(own)} alone"))
+        if not path.startswith(f"{folder}/") and found & own:
+            findings.append(Finding(path, f"is owned by {sorted(found & own)}, who own {folder} apart"))
+    return findings
+
+
+def owners_of(root: Path, path: str) -> frozenset[str]:
+    """Who must approve a change of a file; the last match decides."""
+    return _owners(_rules(root), path)
+
+
+def _rules(root: Path) -> list[tuple[str, frozenset[str]]]:
+    return [
         (pattern, frozenset(owners))
         for line in (root / PLACE).read_text(encoding="utf-8").splitlines()
         for pattern, *owners in [line.split("#", 1)[0].split() or [""]]
         if pattern
     ]
 
-    def owners(path: str) -> frozenset[str]:
-        return next((o for pattern, o in reversed(rules) if _matches(pattern, path)), frozenset())
 
-    own = next((o for pattern, o in rules if pattern == f"/{folder}/"), frozenset())
-    if not own:
-        return [Finding(PLACE, f"/{folder}/ has no owners of its own")]
-    findings = []
-    for path in files if files is not None else _tracked(root):
-        found = owners(path)
-        if path.startswith(f"{folder}/") and found != own:
-            findings.append(Finding(path, f"is owned by {sorted(found)}, expected {sorted(own)} alone"))
-        if not path.startswith(f"{folder}/") and found & own:
-            findings.append(Finding(path, f"is owned by {sorted(found & own)}, who own {folder} apart"))
-    return findings
+def _owners(rules: list[tuple[str, frozenset[str]]], path: str) -> frozenset[str]:
+    return next((owners for pattern, owners in reversed(rules) if _matches(pattern, path)), frozenset())
 
 
 def _matches(pattern: str, path: str) -> bool:

@@ -16,8 +16,8 @@ def row(label: str, verdict: str, speedup: float | None) -> dict:
     baseline = {"name": "torch-eager", "status": "ok", "summary": {"median": 3000.0}}
     comparison = {"speedup": speedup, "low": 1.4, "high": 1.6} if speedup else None
     return {
-        "type": "row", "id": f"XFwdOp/{label}", "verdict": verdict, "problems": [], "candidate": timed,
-        "baselines": [baseline], "against": "torch-eager", "comparison": comparison,
+        "type": "row", "id": f"XFwdOp/{label}", "verdict": verdict, "created": "2026-01-02", "problems": [],
+        "candidate": timed, "baselines": [baseline], "against": "torch-eager", "comparison": comparison,
     }  # fmt: skip
 
 
