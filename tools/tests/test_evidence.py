@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from evidence import Gap, find_gaps, read_records
+import evidence
+from evidence import Gap, due, find_gaps, read_records, renew
 
 DIGESTS = {
     "cpu": {"XFwdOp": {"manifest": "a", "implementation": "b"}},
@@ -73,3 +75,59 @@ def test_latest_record_of_an_op_speaks_for_it(tmp_path: Path) -> None:
         "YFwdOp": "passed",
     }
     assert records["cuda"]["XFwdOp"]["status"] == "refused"
+
+
+STATUSES = {name: {"cpu": "implemented", "cuda": "spec-only"} for name in ("AFwdOp", "BFwdOp", "CFwdOp")}
+CURRENT = {"status": "passed", "digests": {"oracle": "now"}}
+
+
+def drawn(records: dict[str, dict], sample: int = 0, seed: int = 0) -> tuple[list[str], list[str]]:
+    digests = {"cpu": {op: {"oracle": "now"} for op in STATUSES}}
+    return due(STATUSES, digests, {"cpu": records, "cuda": {}}, sample, seed)
+
+
+def test_ops_without_a_current_record_that_passed_are_due() -> None:
+    records = {"AFwdOp": CURRENT, "BFwdOp": CURRENT | {"digests": {"oracle": "then"}}}
+    assert drawn(records) == (["BFwdOp", "CFwdOp"], [])
+    assert drawn({op: CURRENT | {"status": "failed"} for op in STATUSES})[0] == list(STATUSES)
+
+
+def test_any_op_may_be_drawn_and_the_seed_says_which() -> None:
+    records = dict.fromkeys(STATUSES, CURRENT)
+    draws = {seed: drawn(records, 1, seed) for seed in range(20)}
+    assert {op for _, ops in draws.values() for op in ops} == set(STATUSES)
+    assert drawn(records, 1, 7) == draws[7]
+    assert len(drawn(records, 9)[1]) == 3
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Stands for tileops-tests: says of each op what the test puts here, passed by default."""
+    verdicts: dict[str, str] = {}
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        ops = [word for word in command if word.endswith("FwdOp")]
+        found = [{"op": op, "status": verdicts.get(op, "passed"), "digests": {}} for op in ops]
+        record = {"created": "2026-01-01", "target": "cpu", "ops": found, "summary": {}}
+        Path(command[-1]).write_text(json.dumps(record))
+        return SimpleNamespace(stdout=b"said")
+
+    monkeypatch.setattr(evidence.subprocess, "run", run)
+    return verdicts
+
+
+def test_stale_ops_get_a_new_record_and_drawn_ones_keep_theirs(judge: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "renewed.json"
+    assert renew(["AFwdOp"], ["BFwdOp"], 1, out) == 0
+    record = json.loads(out.read_text())
+    assert [part["op"] for part in record["ops"]] == ["AFwdOp"]
+    assert (record["summary"]["passed"], record["summary"]["complete"]) == (1, True)
+
+
+def test_a_forged_record_is_found_when_its_op_is_drawn(
+    judge: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge["BFwdOp"] = "failed"
+    assert renew([], ["BFwdOp"], 1, tmp_path / "renewed.json") == 1
+    assert "BFwdOp on cpu: does not pass (its record says passed)" in capsys.readouterr().err
+    assert not (tmp_path / "renewed.json").exists()
