@@ -2,7 +2,7 @@
 
     python tools/sanitize.py [OP ...] --checks memcheck racecheck synccheck --jobs N --out FILE
 
-Runs small rows (the first, the most ragged, other branches, own sizes up to `LIMITS`) of ops that between them
+Runs small rows (the first, the most ragged, other branches, own sizes up to `LIMITS`) of ops that together
 use every kernel, several ops to a process. Needs the packages of workloads, kernels and tests, which
 `hatch run certify:sanitize` has, and compute-sanitizer of the CUDA toolkit. Exit status 1 where a check found
 something, an op failed, or a kernel was never run; 2 for a wrong call.
