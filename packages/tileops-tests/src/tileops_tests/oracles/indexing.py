@@ -60,7 +60,8 @@ def _opinion(call: Call) -> Outputs:
 def _selected(call: Call, outputs: Outputs) -> Outputs:
     """The selected scores in falling order, -Inf for -1: equal for all right answers.
 
-    An index that is out of its range or chosen twice becomes NaN, which equals nothing.
+    An index that is out of its range or chosen twice becomes NaN, which equals nothing. -0 is 0: the entry
+    lets either be chosen.
     """
     scores, open_ = _candidates(call)
     index = outputs[0].to(torch.int64)
@@ -75,6 +76,7 @@ def _selected(call: Call, outputs: Outputs) -> Outputs:
     values = torch.where(index == -1, torch.full_like(values, -math.inf), values)
     wrong = ~(allowed | (index == -1)) | twice
     values = torch.where(wrong, torch.full_like(values, math.nan), values)
+    values = torch.where(values == 0, torch.zeros_like(values), values)
     return (values.sort(dim=-1, descending=True).values,)
 
 
