@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -22,14 +23,22 @@ from tileops_tests.sandbox import Sandbox
 
 
 class Zygote:
-    """Starts workers in a sandbox. A context manager; safe to share between threads.
+    """Starts workers in a sandbox. A context manager; safe to share between threads. `preload`: modules that
+    are imported once, for all workers, unless the candidate is a foreign one.
 
     Raises:
         WorkerStartError: the interpreter or torch cannot be started inside the sandbox.
     """
 
-    def __init__(self, sandbox: Sandbox, limits: Limits, *, threads: int = 1) -> None:
-        self.sandbox, self.limits = sandbox, limits
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        limits: Limits,
+        *,
+        threads: int = 1,
+        preload: Sequence[str] = ("tileops_kernels.ops",),
+    ) -> None:
+        self.sandbox, self.limits, self._preload = sandbox, limits, preload
         self._lock = Lock()
         scratch = sandbox.scratch()
         self._log = scratch / "output.txt"
@@ -60,7 +69,7 @@ class Zygote:
             "isolate": True,
             "limits": {"RLIMIT_CORE": 0},
             "paths": self.sandbox.compile_paths(self.sandbox.root),
-            "preload": ["tileops_kernels.ops"] if self.sandbox.candidate is None else [],
+            "preload": list(self._preload) if self.sandbox.candidate is None else [],
         }
         return self._ask(message)["confinement"]
 
