@@ -1,96 +1,221 @@
-"""Judge mutants of kernels: each in a copy of the implementation, by tileops-tests' own verdict on CPU.
+"""Judge mutants of kernels by tileops-tests' own verdict on CPU: `python tools/mutants/judge.py CONFIG`.
 
-    hatch run matrix.tests:python tools/mutants/judge.py PACKAGE_SOURCES SCRATCH
+CONFIG is a JSON object: `sources` (of the implementation) and `scratch` (where a copy of them is mutated).
+Reads one JSON object a line from standard input (`file` below the sources, `text` of the mutated file, `ops`
+that use it, `modules` of kernel classes that it is part of), answers each with one (`outcome`, `detail`).
 
-Reads one JSON object a line from standard input (`id`, `file` below the package's sources, `text` of the
-mutated file, `ops`), answers each with one (`id`, `outcome`, `detail`) on standard output. A mutant is killed
-when an op that uses it fails; cases that are cheap to judge come first.
+First the code of the programs that the ops' cases compile is generated again, which takes a fraction of what
+compiling takes. Cases whose code is the same cannot tell; the others are judged in confined workers, which
+are forked from one warm process. A case that fails without a mutant judges none.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import glob
 import importlib
 import json
-import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from tileops_manifest import load_manifest
-from tileops_tests.limits import Limits
-from tileops_tests.oracles import get_oracle
-from tileops_tests.sandbox import build_sandbox
-from tileops_tests.verify import Options, OpVerification
-from tileops_tests.zygote import Zygote
+import torch
 
-LIMITS = Limits(run_seconds=60.0, compile_seconds=120.0, start_seconds=120.0)
-# The ragged row in every dtype decides most; what survives it is shown the whole tier.
-STAGES: tuple[tuple[str, ...], ...] = (("ragged-*",), ())
-PACKAGE = "tileops_kernels"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mutants import programs
+from mutants.forked import in_fork
+from mutants.suite import copy_compiled, serve, spread
+
+SECONDS = 600.0  # for what a fork does without compiling anything
+# How many ops are asked at first, how many changed programs of theirs are looked for, and how many ops judge
+# in the end.
+SOME_OPS, FIRST_PROGRAMS, MOST_OPS = 6, 3, 3
+
+# What may be imported before a mutant: all but the kernels, which ops import at their first call.
+WARM = ("tileops_kernels.ops", "tileops_kernels.targets")
+ODD = "ragged"
+Use = tuple[str, str]  # an op and a case of it
 
 
-def first_failure(ops: Iterable[str], only: tuple[str, ...], cache: Path) -> tuple[str, str] | None:
-    """(op, what failed) of the first op that fails, None where all pass."""
-    with build_sandbox("cpu", cache=cache) as sandbox, Zygote(sandbox, LIMITS) as zygote:
+class Kernels:
+    """Judges mutants over a copy of the implementation."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.scratch = Path(config["scratch"]) / "sources"
+        copy_compiled(Path(config["sources"]), self.scratch)
+        # Ahead of the installed one: workers import what this path finds first.
+        sys.path.insert(0, str(self.scratch))
+        for name in WARM:
+            importlib.import_module(name)
+        from tileops_tests.limits import Limits
+        from tileops_tests.sandbox import build_sandbox
+        from tileops_tests.zygote import Zygote
+
+        torch.set_num_threads(1)
+        self.limits = Limits(run_seconds=30.0, compile_seconds=120.0, start_seconds=120.0)
+        self._stack = contextlib.ExitStack()
+        sandbox = self._stack.enter_context(build_sandbox("cpu", cache=Path(config["scratch"]) / "cache"))
+        self.zygote = self._stack.enter_context(Zygote(sandbox, self.limits, preload=WARM))
+        gc.freeze()  # what is collected in a fork is first copied to it
+        self._programs: dict[str, list[dict[str, Any]]] = {}
+        self._samples: dict[str, list[dict[str, Any]]] = {}
+        self._digests: dict[tuple[str, bool], str] = {}
+        self._sound: dict[tuple[str, str], bool] = {}
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def judge(self, asked: dict[str, Any]) -> dict[str, str]:
+        some = spread(asked["ops"], SOME_OPS)
+        for ops in (some, [op for op in asked["ops"] if op not in some]):
+            uses = self._uses(ops, asked["modules"])
+            found = self._changed(asked, list(uses), cuda=False, most=FIRST_PROGRAMS)
+            if found["broken"] is not None:
+                op, case = uses[found["changed"][-1]][0] if found["changed"] else ("*", "*")
+                return {"outcome": "killed", "detail": f"{op} {case}: {found['broken']}"}
+            if found["changed"]:
+                break
+        else:
+            return self._on_a_gpu(asked)
+        for op, cases in _by_op(uses[program] for program in found["changed"]).items():
+            if failure := self._failure(asked, op, cases[:1]):
+                return {"outcome": "killed", "detail": failure}
+        found = self._changed(asked, list(uses), cuda=False, most=len(uses))
+        every = _by_op(uses[program] for program in found["changed"])
+        judges = list(every)[:: -(-len(every) // MOST_OPS)]
+        for op in judges:
+            for cases in _growing(every[op]):
+                if failure := self._failure(asked, op, cases):
+                    return {"outcome": "killed", "detail": failure}
+        count = sum(len(every[op]) for op in judges)
+        return {"outcome": "survived", "detail": f"passes {count} cases of {', '.join(judges)}"}
+
+    def _uses(self, ops: Sequence[str], modules: Sequence[str]) -> dict[str, list[Use]]:
+        """Programs of kernels that the mutant may be part of -> (op, case) that compile them."""
+        found: dict[str, list[Use]] = {}
         for op in ops:
-            options = Options(only=only, limits=LIMITS)
-            record = OpVerification(load_manifest()[op], get_oracle(op), zygote, options).run()
-            if record.failures:
-                return op, f"{record.failures[0].case}: {record.failures[0].code}"
-    return None
+            if op not in self._programs:
+                self._programs[op] = self._ask(lambda op=op: programs.recorded(op))
+            for row in self._programs[op]:
+                if row["module"] in modules:
+                    found.setdefault(row["program"], []).extend((op, case) for case in row["cases"])
+        return dict(sorted(found.items(), key=lambda item: not _has_ragged(item[1])))
 
+    def _on_a_gpu(self, asked: dict[str, Any]) -> dict[str, str]:
+        """No program on CPU is another: whether one on a GPU is, and can still be generated."""
+        archs = {
+            row["program"]: row["arch"] for module in asked["modules"] for row in self._samples_of(module)
+        }
+        found = self._changed(asked, list(archs), cuda=True, most=1)
+        if found["broken"] is not None:
+            return {"outcome": "killed", "detail": f"a sample does not build: {found['broken']}"}
+        if not found["changed"]:
+            return {
+                "outcome": "unobservable",
+                "detail": f"the same code of {len(archs)} samples and all cases",
+            }
+        program = found["changed"][0]
+        with self._mutated(asked):
+            result = in_fork(lambda: programs.lowered(program, archs[program]), SECONDS)
+        if "ended" in result:
+            return {"outcome": "killed", "detail": f"a sample does not lower: {result['ended'][:120]}"}
+        return {"outcome": "device", "detail": f"changes the code for {archs[program]} alone"}
 
-def judge(ops: Iterable[str], cache: Path) -> tuple[str, str]:
-    """Outcome and detail: the first failure that any op shows."""
-    for only in STAGES:
-        found = first_failure(ops, only, cache)
-        if found:
-            return "killed", " ".join(found)
-    return "survived", f"passes {', '.join(ops)}"
+    def _samples_of(self, module: str) -> list[dict[str, Any]]:
+        if module not in self._samples:
+            self._samples[module] = self._ask(lambda: programs.samples([module]))
+        return self._samples[module]
 
+    def _changed(self, asked: dict[str, Any], found: list[str], *, cuda: bool, most: int) -> dict[str, Any]:
+        """See `programs.changed`; the places are programs."""
+        missing = [program for program in found if (program, cuda) not in self._digests]
+        fresh = self._ask(lambda: programs.digests(missing, cuda=cuda)) if missing else []
+        self._digests |= {(program, cuda): d for program, d in zip(missing, fresh, strict=True)}
+        known = [self._digests[program, cuda] for program in found]
+        with self._mutated(asked):
+            result = in_fork(lambda: programs.changed(found, known, cuda=cuda, most=most), SECONDS)
+        if "ended" in result:  # the file cannot be imported, or building a program crashes
+            return {"changed": found[:1], "broken": result["ended"][:120]}
+        places = result["value"]
+        return places | {"changed": [found[place] for place in places["changed"]]}
 
-class Sound:
-    """Ops whose suites pass without a mutant: the others would kill anything."""
+    def _failure(self, asked: dict[str, Any], op: str, cases: Sequence[str]) -> str:
+        """The first failure among some cases of an op, of those that pass without the mutant."""
+        with self._mutated(asked):
+            failures = self._failures(op, [case for case in cases if self._sound.get((op, case), True)])
+        for case, code in failures.items():
+            if case == "*" or self._passes_without(op, case):
+                return f"{op} {case}: {code}"
+        return ""
 
-    def __init__(self, cache: Path) -> None:
-        self.cache, self.known = cache, {}
+    def _passes_without(self, op: str, case: str) -> bool:
+        if (op, case) not in self._sound:
+            self._sound[op, case] = not self._failures(op, [case])
+            if not self._sound[op, case]:
+                print(f"mutation: fails without a mutant: {op} {case}", file=sys.stderr)
+        return self._sound[op, case]
 
-    def __call__(self, op: str) -> bool:
-        if op not in self.known:
-            try:
-                self.known[op] = first_failure([op], STAGES[0], self.cache) is None
-            except Exception:  # noqa: BLE001 - an oracle that fails can judge nobody
-                self.known[op] = False
-        return self.known[op]
+    def _failures(self, op: str, cases: Sequence[str]) -> dict[str, str]:
+        from tileops_manifest import load_manifest
+        from tileops_tests.oracles import get_oracle
+        from tileops_tests.verify import Options, OpVerification
 
+        if not cases:
+            return {}
+        options = Options(only=tuple(map(glob.escape, cases)), limits=self.limits)
+        record = OpVerification(load_manifest()[op], get_oracle(op), self.zygote, options).run()
+        return {failure.case: failure.code for failure in record.failures}
 
-def main(argv: list[str]) -> int:
-    sources, scratch = Path(argv[0]), Path(argv[1])
-    package = scratch / PACKAGE
-    shutil.copytree(sources / PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    # Ahead of the installed one, which is never imported here: the worker imports what this path finds first.
-    sys.path.insert(0, str(scratch))
-    importlib.invalidate_caches()
-    sound = Sound(scratch / "cache")
-    for line in sys.stdin:
-        asked = json.loads(line)
-        ops = [op for op in asked["ops"] if sound(op)]
-        if not ops:
-            detail = f"no sound suite among {', '.join(asked['ops']) or 'none'}"
-            print(json.dumps({"id": asked["id"], "outcome": "unjudged", "detail": detail}), flush=True)
-            continue
-        place = scratch / asked["file"]
-        plain = place.read_text(encoding="utf-8")
-        place.write_text(asked["text"], encoding="utf-8")
+    def _ask(self, work: Any) -> Any:
+        """What a fork finds out about the unmutated implementation."""
+        result = in_fork(work, SECONDS)
+        if "ended" in result:
+            raise RuntimeError(f"without a mutant: {result['ended']}")
+        return result["value"]
+
+    @contextlib.contextmanager
+    def _mutated(self, asked: dict[str, Any]) -> Iterator[None]:
+        place = self.scratch / asked["file"]
+        plain = place.read_bytes()
+        place.write_bytes(asked["text"].encode())
         try:
-            outcome, detail = judge(ops, scratch / "cache")
-        except Exception as error:  # noqa: BLE001 - an oracle that fails says nothing about the mutant
-            outcome, detail = "unjudged", f"{type(error).__name__}: {error}"[:200]
+            yield
         finally:
-            place.write_text(plain, encoding="utf-8")
-        print(json.dumps({"id": asked["id"], "outcome": outcome, "detail": detail}), flush=True)
-    return 0
+            place.write_bytes(plain)
+
+
+def _by_op(uses: Iterable[Iterable[Use]]) -> dict[str, list[str]]:
+    """(op, case) of several programs as op -> cases; those of odd sizes, which decide most, first."""
+    found: dict[str, list[str]] = {}
+    for op, case in (use for program in uses for use in program):
+        if case not in found.setdefault(op, []):
+            found[op].append(case)
+    return {op: sorted(cases, key=lambda case: not case.startswith(ODD)) for op, cases in found.items()}
+
+
+def _has_ragged(uses: Iterable[Use]) -> bool:
+    return any(case.startswith(ODD) for _, case in uses)
+
+
+def _growing(cases: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cases in groups, each twice as large as the one before: most mutants fail early, and a group of many
+    costs less than many groups.
+
+    >>> list(_growing("abcdef"))
+    ['a', 'bc', 'def']
+    """
+    start, size = 0, 1
+    while start < len(cases):
+        yield cases[start : start + size]
+        start, size = start + size, 2 * size
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    kernels = Kernels(json.loads(sys.argv[1]))
+    try:
+        serve(kernels.judge)
+    finally:
+        kernels.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from boundary.entries import entries
@@ -13,12 +14,20 @@ from mutants.make import KERNELS
 from tileops_manifest.entry import function_name
 
 FLOWS = "packages/tileops-kernels/src/tileops_kernels/ops/flows"
-# A file that many ops share is judged by a few of them, always the same.
-MOST_OPS = 3
 
 
-def users(root: Path, table: StageTable) -> dict[str, tuple[str, ...]]:
-    """Kernel file -> implemented ops whose kernel classes lie in it, or in a file that imports it."""
+@dataclass(frozen=True)
+class Users:
+    """Of every kernel file the implemented ops whose kernel classes lie in it, or in a file that imports it,
+    and the modules of those files.
+    """
+
+    ops: Mapping[str, tuple[str, ...]]
+    modules: Mapping[str, tuple[str, ...]]
+
+
+def users(root: Path, table: StageTable) -> Users:
+    """Who uses which kernel file."""
     files = {path.name: path for path in sorted((root / KERNELS).glob("*.py"))}
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in files.items()}
     defined = {
@@ -42,7 +51,16 @@ def users(root: Path, table: StageTable) -> dict[str, tuple[str, ...]]:
         for name in used:
             if not found[name]:
                 found[name] = list(dict.fromkeys(op for other in sorted(used) for op in found[other]))
-    return {f"{KERNELS}/{name}": tuple(ops) for name, ops in found.items()}
+    package = KERNELS.partition("/src/")[2].replace("/", ".")
+    return Users(
+        {f"{KERNELS}/{name}": tuple(ops) for name, ops in found.items()},
+        {
+            f"{KERNELS}/{name}": tuple(
+                f"{package}.{user.removesuffix('.py')}" for user in trees if name in reached[user]
+            )
+            for name in trees
+        },
+    )
 
 
 def _reached(name: str, trees: Mapping[str, ast.Module]) -> set[str]:
@@ -63,11 +81,10 @@ def _imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> set[str]:
 
 
 def ops_for(file: str, source: str, line: int, table: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The ops that judge a mutant of `line`: those that the line or its function is for, else a few users."""
+    """The ops that judge a mutant of `line`: those that the line or its function is for, else all users."""
     able = table.get(file, ())
     words = _words(source, line)
-    named = [op for op in able if op in words or function_name(op) in words]
-    return (named or _spread(able))[:MOST_OPS]
+    return [op for op in able if op in words or function_name(op) in words] or list(able)
 
 
 def _words(source: str, line: int) -> set[str]:
@@ -78,9 +95,3 @@ def _words(source: str, line: int) -> set[str]:
             uses = [text for text in lines if re.search(rf"\b{node.name}\b", text)]
             return {node.name, *re.findall(r'"(\w+)"', "\n".join(uses))}
     return set(re.findall(r'"(\w+)"', lines[line - 1]))
-
-
-def _spread(ops: tuple[str, ...]) -> list[str]:
-    """A few of many, evenly: neighbours in the manifest are alike."""
-    step = max(1, len(ops) // MOST_OPS)
-    return list(ops[::step])
