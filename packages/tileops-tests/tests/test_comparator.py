@@ -9,8 +9,13 @@ import torch
 
 from tileops_tests.codes import ReasonCode as R
 from tileops_tests.comparator import (
+    FINITE,
+    NAN,
+    NEGATIVE_INF,
+    POSITIVE_INF,
     OutputMeta,
     OutputReference,
+    categories,
     check_meta,
     compare,
     contiguous_stride,
@@ -44,13 +49,42 @@ def test_error_at_the_bound_passes_and_above_it_fails() -> None:
     assert finding.code is R.WRONG_VALUE
     assert (finding.error, finding.bound, finding.ratio) == (0.75, 0.5, 1.5)
     assert "y[1] is 2.75, expected 2.0" in finding.message
+    assert finding.message.endswith("(error 0.75, bound 0.5); 1 of 2 elements are wrong")
+
+
+def test_a_finding_has_the_numbers_of_the_worst_element_that_has_any() -> None:
+    def numbers(actual: list[float], ref: list[float], dtype: str) -> tuple[float, float, float]:
+        made = torch.tensor(actual, dtype=getattr(torch, dtype))
+        finding = compare(made, bounded(torch.tensor(ref, dtype=torch.float64), 64.0, dtype))
+        assert finding.code is None
+        return finding.error, finding.bound, finding.ratio
+
+    assert numbers([1.0, 2.0], [1.0, 2.0], "float32") == (0.0, 0.0, 0.0)
+    assert numbers([1.0, -14.0], [1.0, 2.0], "float32") == (16.0, 64.0, 0.25)
+    assert numbers([torch.nan, 18.0], [torch.nan, 2.0], "float32") == (16.0, 64.0, 0.25)
+    assert numbers([torch.inf, 60032.0], [65500.0, 60000.0], "float16") == (32.0, 64.0, 0.5)
+
+
+def test_findings_without_a_bound_have_no_share_of_it() -> None:
+    expected = torch.tensor([1.0, 2.0])
+    for actual in (expected, torch.empty(0)):
+        finding = compare(actual, exact(actual.clone()))
+        assert (finding.code, finding.error, finding.bound, finding.ratio) == (None, 0.0, 0.0, 0.0)
+    finding = compare(torch.tensor([1.0, 3.0]), exact(expected))
+    assert (finding.error, finding.bound, finding.ratio) == (torch.inf, 0.0, torch.inf)
+    assert finding.message == "y[1] is 3.0, expected 2.0; 1 of 2 elements are wrong"
+
+
+def test_every_element_is_of_one_category() -> None:
+    x = torch.tensor([0.0, torch.nan, torch.inf, -torch.inf])
+    assert categories(x).tolist() == [FINITE, NAN, POSITIVE_INF, NEGATIVE_INF]
+    assert len({FINITE, NAN, POSITIVE_INF, NEGATIVE_INF}) == 4
 
 
 def test_nan_is_never_within_a_bound() -> None:
-    assert (
-        compare(torch.tensor([torch.nan, 2.0]), bounded(torch.tensor([1.0, 2.0]), torch.inf)).code
-        is R.NAN_MISMATCH
-    )
+    finding = compare(torch.tensor([torch.nan, 2.0]), bounded(torch.tensor([1.0, 2.0]), torch.inf))
+    assert finding.code is R.NAN_MISMATCH
+    assert "error" not in finding.message
 
 
 def test_nan_and_infinities_are_compared_as_masks_of_their_own() -> None:
@@ -69,6 +103,9 @@ def test_overflow_is_legal_only_where_the_bound_reaches_the_largest_number() -> 
     assert compare(torch.tensor([torch.inf, 60000.0], dtype=torch.float16), reference).code is None
     assert compare(torch.tensor([-torch.inf, 60000.0], dtype=torch.float16), reference).code is R.INF_MISMATCH
     assert compare(torch.tensor([65500.0, torch.inf], dtype=torch.float16), reference).code is R.INF_MISMATCH
+    just = bounded(torch.tensor([-65440.0, 65440.0], dtype=torch.float64), 64.0, "float16")
+    assert compare(torch.tensor([-torch.inf, torch.inf], dtype=torch.float16), just).code is None
+    assert compare(torch.tensor([torch.inf, torch.inf], dtype=torch.float16), just).code is R.INF_MISMATCH
 
 
 def test_candidate_may_follow_the_specified_precision_where_it_leaves_the_oracles_class() -> None:

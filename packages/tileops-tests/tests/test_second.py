@@ -54,3 +54,21 @@ def test_an_expanded_input_is_left_alone() -> None:
 def test_about_half_of_all_cases_change_few() -> None:
     share = sum(changes_few(f"case-{n}") for n in range(400)) / 400
     assert 0.4 < share < 0.6
+
+
+def test_without_a_floating_element_integers_beside_it_change_too() -> None:
+    i, j = sets((8,), torch.int64)
+    keep_most("case", {"x": torch.empty(0), "i": i}, {"x": torch.empty(0), "i": j})
+    assert j.tolist() == [2] * 8
+
+
+def test_complex_values_beside_floats_change_all() -> None:
+    (x, y), (z, w) = sets((64,), torch.float32), sets((8,), torch.complex64)
+    keep_most("case", {"x": x, "z": z}, {"x": y, "z": w})
+    assert w.tolist() == [2] * 8
+
+
+def test_an_empty_input_is_no_obstacle() -> None:
+    (x, y), (i, j) = sets((64,), torch.float32), sets((0, 3), torch.int64)
+    keep_most("case", {"i": i, "x": x}, {"i": j, "x": y})
+    assert 1 <= int((y == 2).sum()) < 64

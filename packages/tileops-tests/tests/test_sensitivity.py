@@ -59,6 +59,12 @@ def test_a_kind_changes_only_what_it_says(kind: str) -> None:
         ([torch.inf, -torch.inf], 1.0, 1.0),  # nothing finite
         ([0.0, 5.0, -7.0, 1.0], -7.0, 5.0),
         ([-1.0, 0.0, 1.0], -1.0, 1.0),  # equally far: the higher one
+        ([0.0, 3.0, 2.0, 1.0], 0.0, 3.0),
+        # What is not finite counts as 0.
+        ([0.0, torch.nan, 1.0], 1.0, 1.0),
+        ([0.0, torch.inf, 1.0], 1.0, 1.0),
+        ([0.0, -torch.inf, 1.0], 1.0, 1.0),
+        ([-2.0, torch.inf, -1.0], -2.0, -2.0),
     ],
 )
 def test_a_wrong_element_is_the_finite_value_farthest_away(
@@ -69,6 +75,29 @@ def test_a_wrong_element_is_the_finite_value_farthest_away(
     (at,) = (wrong != expected).nonzero().flatten().tolist()
     far = low if abs(expected[at] - low) > abs(expected[at] - high) else high
     assert wrong[at].item() == far
+
+
+def test_a_constant_is_the_middle_element() -> None:
+    assert KINDS["constant"](reference(torch.arange(5.0), 1e-6)).tolist() == [2.0] * 5
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5), (7,)])
+def test_every_row_is_in_its_neighbours_place_and_of_a_vector_every_element(shape: tuple[int, ...]) -> None:
+    expected = noise(*shape)
+    rows = expected.reshape(-1, expected.shape[-1]) if len(shape) > 1 else expected.reshape(-1, 1)
+    wrong = KINDS["shuffled_rows"](reference(expected, 1e-6))
+    assert wrong.shape == expected.shape
+    assert torch.equal(wrong.reshape(rows.shape), torch.cat([rows[-1:], rows[:-1]]))
+
+
+def test_a_wrong_tile_is_of_the_last_dim_and_holds_no_value_that_was_there() -> None:
+    expected = torch.ones(2, TILE_ROWS, TILE_COLUMNS + 2)
+    expected[-1, -1, -1] = 0
+    wrong = KINDS["wrong_tile"](reference(expected, 1e-6))
+    assert int((wrong == 0).sum()) == TILE_ROWS * 2
+    assert not wrong[-1, :, -2:].any()
+    assert KINDS["wrong_tile"](reference(torch.tensor(3.0), 1e-6)).item() == 0
+    assert KINDS["wrong_tile"](reference(torch.zeros(1), 1e-6)).item() == 1
 
 
 @pytest.mark.parametrize("shape", [(2 * TILE_ROWS, 2 * TILE_COLUMNS), (TILE_ROWS + 1, TILE_COLUMNS + 2)])

@@ -172,7 +172,7 @@ def _bounded_finding(actual: Tensor, reference: OutputReference, bad: Tensor) ->
     if bool(bad.any()):
         code = _mask_code(actual, reference.expected, bad)
         return _failure(reference, code, bad, actual, reference.ref, (error, reference.bound, ratio))
-    worst = int(ratio.nan_to_num(0.0, 0.0, 0.0).argmax())
+    worst = int(ratio.nan_to_num(0.0, 0.0).argmax())
     numbers = tuple(x.flatten()[worst].item() for x in (error, reference.bound, ratio))
     return Finding(reference.name, None, "", *(numbers if 0 < numbers[2] < float("inf") else (0.0, 0.0, 0.0)))
 

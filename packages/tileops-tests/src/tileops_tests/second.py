@@ -36,7 +36,7 @@ def keep_most(name: str, first: Mapping[str, Tensor | None], second: Mapping[str
     generator = torch.Generator().manual_seed(int.from_bytes(_digest(name)[1:8], "little"))
     for key, old in first.items():
         new = second[key]
-        if old is None or new is None or not old.numel() or old.is_complex() or 0 in new.stride():
+        if old is None or new is None or old.is_complex() or 0 in new.stride():
             continue
         values = raw_bits(old).clone().view(-1)
         if key in floating:

@@ -64,7 +64,7 @@ def _farthest(values: Tensor, at: int) -> float:
     if finite.numel() == 0:
         return 1.0
     low, high = finite.min(), finite.max()
-    away = low if (here - low).abs() > (high - here).abs() else high
+    away = low if here - low > high - here else high
     return float(away) if bool(away != here) else float(2 * here + 1)
 
 
