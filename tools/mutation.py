@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -53,10 +54,12 @@ def in_order(mutants: Iterable[Mutant], seed: int) -> list[Mutant]:
     return [mutant for mutant in chain.from_iterable(turns) if mutant is not None]
 
 
-def argued() -> dict[str, str]:
-    """Mutants, by id, that somebody has argued to be equivalent, and somebody else has read."""
+def argued() -> dict[str, dict[str, str]]:
+    """Mutants, by id, that somebody has argued to be equivalent: `because`, and `read_by` whom else, if by
+    anybody yet.
+    """
     rows = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("mutant", ())
-    return {row["id"]: row["because"] for row in rows if row["read_by"]}
+    return {row["id"]: row for row in rows}
 
 
 def run(
@@ -92,12 +95,18 @@ def run(
 
 
 def described(mutant: Mutant, row: dict) -> dict:
-    """A mutant with its outcome; a survivor is equivalent only where that is argued."""
-    because = argued().get(mutant.id) if row["outcome"] == "survived" else None
-    if because is not None:
-        row = row | {"outcome": "equivalent", "detail": because}
-    return {"id": mutant.id, "area": mutant.area, "mutant": str(mutant),
-            "outcome": row["outcome"], "detail": row["detail"]}  # fmt: skip
+    """A mutant with its outcome; a survivor is equivalent only where that is argued, and somebody else has
+    read it.
+    """
+    outcome, detail = row["outcome"], row["detail"]
+    case = argued().get(mutant.id) if outcome == "survived" else None
+    if case is not None and case["read_by"]:
+        outcome, detail = "equivalent", case["because"]
+    elif case is not None:
+        detail = f"argued, but not read by another: {case['because']}"
+    return {
+        "id": mutant.id, "area": mutant.area, "mutant": str(mutant), "outcome": outcome, "detail": detail
+    }  # fmt: skip
 
 
 def summary(rows: list[dict], total: Counter[str]) -> dict:
@@ -163,6 +172,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # an end, as an interrupt is: judges are ended too
     mutants = make_mutants(ROOT, args.area or AREAS)
     index, count = args.shard
     chosen = in_order(mutants, args.seed)[: args.sample][index - 1 :: count]

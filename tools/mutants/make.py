@@ -8,8 +8,9 @@ import json
 import re
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 MUTATORS = Path(__file__).with_name("mutators.yml")
@@ -25,7 +26,10 @@ _FLOPS = re.compile(r'roofline: \{flops: "(?P<expression>[^"]+)"')
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file: bytes `start` to `end` become `after`."""
+    """One change of one file: bytes `start` to `end` become `after`.
+
+    `text` is the line where it begins, `number` how many mutants before it are like it in all but the line.
+    """
 
     area: str
     file: str
@@ -37,6 +41,8 @@ class Mutant:
     end: int
     before: str
     after: str
+    text: str = ""
+    number: int = 0
 
     @property
     def last_line(self) -> int:
@@ -44,11 +50,23 @@ class Mutant:
 
     @property
     def id(self) -> str:
-        """Stands for the change and its place."""
-        material = json.dumps([self.file, self.operator, self.before, self.after, self.line, self.column])
+        """Stands for the change and its place; lines that come or go elsewhere do not change it."""
+        material = json.dumps([*self.likeness, self.number])
         return hashlib.sha256(material.encode()).hexdigest()[:12]
 
+    @property
+    def likeness(self) -> tuple[str | int, ...]:
+        column = self.column - (len(self.text) - len(self.text.lstrip()))
+        return self.file, self.operator, self.before, self.after, self.text.strip(), column
+
     def apply(self, source: bytes) -> bytes:
+        """The mutated source.
+
+        Raises:
+            ValueError: the source is not the one that the mutant was made of.
+        """
+        if source[self.start : self.end] != self.before.encode():
+            raise ValueError(f"{self.file} has changed: expected {self.before!r} in line {self.line}")
         return source[: self.start] + self.after.encode() + source[self.end :]
 
     def __str__(self) -> str:
@@ -61,7 +79,13 @@ class Mutant:
 
 def make_mutants(root: Path, areas: Iterable[str]) -> list[Mutant]:
     """Every mutant of the areas, in a fixed order."""
-    return [mutant for area in areas for mutant in AREAS[area](root)]
+    seen: Counter[tuple[str | int, ...]] = Counter()
+    found = []
+    for area in areas:
+        for mutant in AREAS[area](root):
+            found.append(replace(mutant, number=seen[mutant.likeness]))
+            seen[mutant.likeness] += 1
+    return found
 
 
 def kernels(root: Path) -> Iterator[Mutant]:
@@ -117,6 +141,7 @@ def rooflines(root: Path) -> Iterator[Mutant]:
         yield Mutant(
             "rooflines", file, rewrite["ruleId"], rewrite["note"], text.count("\n", 0, match.start()) + 1,
             start, begin + start, begin + end, rewrite["text"], rewrite["replacement"],
+            match.group(),
         )  # fmt: skip
 
 
@@ -153,6 +178,7 @@ def _mutant(area: str, root: Path, path: Path, found: dict) -> Mutant:
     return Mutant(
         area, path.relative_to(root).as_posix(), found["ruleId"], found["note"], place["line"] + 1,
         place["column"], offsets["start"], offsets["end"], found["text"], found["replacement"],
+        found["lines"].partition("\n")[0],
     )  # fmt: skip
 
 
