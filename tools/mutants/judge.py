@@ -21,8 +21,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mutants import programs
@@ -50,6 +48,8 @@ class Kernels:
         sys.path.insert(0, str(self.scratch))
         for name in WARM:
             importlib.import_module(name)
+        import torch
+
         from tileops_tests.limits import Limits
         from tileops_tests.sandbox import build_sandbox
         from tileops_tests.zygote import Zygote

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 import mutation
 from boundary.model import StageTable
 from mutants.make import Mutant, make_mutants, program_lines
-from mutants.ops import ops_for, users
+from mutants.ops import Users, ops_for, users
+from mutants.state import digest, key_of, remembered
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = '''"""A kernel."""
@@ -54,6 +57,11 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def everybody(table: StageTable) -> Users:
+    return users(ROOT, table)
+
+
 def by_area(tree: Path, area: str) -> list[Mutant]:
     return make_mutants(tree, [area])
 
@@ -84,28 +92,64 @@ def test_a_formula_is_mutated_where_it_stands(tree: Path) -> None:
     assert b'flops: "2 + M"' in mutant.apply((tree / mutant.file).read_bytes())
 
 
-def test_every_kernel_file_has_ops_that_judge_it(table: StageTable) -> None:
-    found = users(ROOT, table)
+def test_a_mutant_keeps_its_id_where_other_lines_come_and_go(tree: Path) -> None:
+    before = by_area(tree, "kernels")
+    place = tree / before[0].file
+    place.write_text(
+        place.read_text(encoding="utf-8").replace("MOST = 1 + 2", "MOST = 3\n\n"), encoding="utf-8"
+    )
+    after = by_area(tree, "kernels")
+    assert [m.id for m in after] == [m.id for m in before]
+    assert {a.line - b.line for a, b in zip(after, before, strict=True)} == {2}
+
+
+def test_a_mutant_of_another_text_is_refused(tree: Path) -> None:
+    found = by_area(tree, "kernels")[0]
+    with pytest.raises(ValueError, match=r"scaled\.py has changed"):
+        found.apply(b"\n" + (tree / found.file).read_bytes())
+
+
+def test_words_are_not_mutated(tree: Path) -> None:
+    place = tree / "packages/tileops-tests/src/tileops_tests/oracles/scaled.py"
+    said = 'def f(x: Literal[1] = 2) -> T[1]:\n    y: T[1] = f"{x + 1}"\n    raise ValueError(1 + 2)\n'
+    place.write_text(said, encoding="utf-8")
+    assert [(m.before, m.line) for m in by_area(tree, "oracles")] == [("2", 1)]
+
+
+def test_every_kernel_file_has_ops_that_judge_it(everybody: Users) -> None:
     files = {mutant.file for mutant in make_mutants(ROOT, ["kernels"])}
-    assert [file for file in files if not found[file]] == []
+    assert [file for file in files if not everybody.ops[file]] == []
 
 
-def test_a_mutant_of_one_expression_is_judged_by_its_own_op(table: StageTable) -> None:
-    file = next(file for file in users(ROOT, table) if file.endswith("elementwise_expressions.py"))
+def test_a_file_is_part_of_its_own_module_and_of_those_that_import_it(everybody: Users) -> None:
+    found = everybody.modules
+    package = "tileops_kernels.kernels"
+    file = next(file for file in found if file.endswith("/rowwise_norm.py"))
+    assert {f"{package}.rowwise_norm", f"{package}.rms_norm"} <= set(found[file])
+    assert f"{package}.gemm" not in found[file]
+
+
+def test_a_mutant_of_one_expression_is_judged_by_its_own_op(everybody: Users) -> None:
+    file = next(file for file in everybody.ops if file.endswith("elementwise_expressions.py"))
     source = (ROOT / file).read_text(encoding="utf-8")
     line = next(n for n, text in enumerate(source.splitlines(), 1) if text.startswith("def gelu_tanh("))
     able = {file: ("ReluFwdOp", "GeluTanhFwdOp", "GeluTanhAndMulFwdOp", "ExpFwdOp")}
     assert ops_for(file, source, line + 2, able) == ["GeluTanhFwdOp"]
-    assert len(ops_for(file, source, 1, {file: tuple(f"A{n}FwdOp" for n in range(9))})) == 3
+    assert ops_for(file, source, 1, able) == list(able[file])
 
 
 def mutant(area: str = "comparator", line: int = 1) -> Mutant:
-    return Mutant(area, "pyproject.toml", "x", "operator", line, 0, 0, 1, "a", "b")
+    return Mutant(area, "pyproject.toml", "x", "operator", line, 0, 0, 1, "a", "b", f"line {line}")
 
 
 class Judge:
+    """Says what it is told to say."""
+
     def __init__(self, outcome: str) -> None:
         self.outcome, self.asked = outcome, 0
+
+    def __call__(self, root: Path, area: str, scratch: Path) -> Judge:
+        return self
 
     def judge(self, mutant: Mutant) -> tuple[str, str]:
         self.asked += 1
@@ -115,69 +159,110 @@ class Judge:
         return None
 
 
-def test_a_finished_mutant_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    judge = Judge("killed")
-    monkeypatch.setattr(mutation, "_judge_of", lambda area, scratch: judge)
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    made = Judge("killed")
+    monkeypatch.setattr(mutation, "Judge", made)
+    return made
+
+
+def run(mutants: list[Mutant], state: Path, minutes: float | None = None) -> list[dict]:
+    return list(mutation.run(mutants, state, remembered([state]), minutes))
+
+
+@pytest.mark.parametrize(("outcome", "asked"), [("killed", 2), ("survived", 2), ("unjudged", 3)])
+def test_a_finished_mutant_is_remembered_and_one_that_nobody_judged_is_not(
+    judge: Judge, tmp_path: Path, outcome: str, asked: int
+) -> None:
+    judge.outcome = outcome
     state = tmp_path / "state.jsonl"
-    mutation.run([mutant(line=1)], state)
-    rows = mutation.run([mutant(line=1), mutant(line=2)], state)
-    assert judge.asked == 2
-    assert [row["outcome"] for row in rows] == ["killed", "killed"]
+    run([mutant(line=1)], state)
+    rows = run([mutant(line=1), mutant(line=2)], state)
+    assert judge.asked == asked
+    assert [row["outcome"] for row in rows] == [outcome] * 2
 
 
-def test_what_shards_remember_adds_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_mutant_is_begun_after_the_last_minute_and_what_is_known_counts(
+    judge: Judge, tmp_path: Path
+) -> None:
+    state = tmp_path / "state.jsonl"
+    run([mutant(line=1)], state)
+    rows = run([mutant(line=2), mutant(line=1)], state, minutes=-1.0)
+    assert ([row["id"] for row in rows], judge.asked) == ([mutant(line=1).id], 1)
+
+
+def test_another_text_of_the_file_or_of_what_judges_it_is_another_mutant(tree: Path) -> None:
+    suite = "packages/tileops-manifest/tests"
+    (tree / suite).mkdir(parents=True)
+    for name in ("test_rooflines.py", "kept_rooflines.py", "rooflines.json"):
+        (tree / suite / name).write_text("0", encoding="utf-8")
+    found = by_area(tree, "rooflines")[0]
+    keys = [key_of(tree, found)]
+    for place in (found.file, f"{suite}/rooflines.json"):
+        (tree / place).write_text((tree / place).read_text(encoding="utf-8") + "\n", encoding="utf-8")
+        digest.cache_clear()
+        keys.append(key_of(tree, found))
+    assert len(set(keys)) == 3
+    assert {key.partition("-")[0] for key in keys} == {found.id}
+
+
+def test_state_files_add_up_and_a_judgement_is_not_lost_to_none(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    one.write_text(json.dumps({"key": "a", "outcome": "killed"}) + "\n", encoding="utf-8")
+    two.write_text(
+        "".join(json.dumps({"key": key, "outcome": "unjudged"}) + "\n" for key in "ab"), encoding="utf-8"
+    )
+    found = remembered([one, two, tmp_path / "none.jsonl"])
+    assert {key: row["outcome"] for key, row in found.items()} == {"a": "killed", "b": "unjudged"}
+
+
+def test_what_shards_remember_adds_up(judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mutants = [mutant(line=line) for line in (1, 2, 3)]
     monkeypatch.setattr(mutation, "make_mutants", lambda root, areas: mutants)
-    rows = [
-        {"key": mutation.key_of(m), "id": m.id, "area": m.area, "mutant": str(m), "outcome": o, "detail": ""}
-        for m, o in zip(mutants, ("killed", "survived"), strict=False)
-    ]
-    state, out = tmp_path / "state.jsonl", tmp_path / "figures.json"
-    state.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0] | {"key": "of another text"}]))
-    assert mutation.main(["--remembered", "--state", str(state), "--out", str(out)]) == 1
-    found = json.loads(out.read_text())
-    assert (found["of"], found["mutants"], found["killed"], found["survived"]) == (3, 2, 1, 1)
+    states = [tmp_path / f"{number}.jsonl" for number in (1, 2)]
+    for number, state in enumerate(states, 1):
+        assert mutation.main(["--shard", f"{number}/2", "--state", str(state), "--sample", "2"]) == 0
+    out = tmp_path / "figures.json"
+    words = ["--remembered", "--merge", str(states[0]), "--state", str(states[1]), "--out", str(out)]
+    assert mutation.main(words) == 0
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert (found["of"], found["mutants"], found["killed"], judge.asked) == (3, 2, 2, 2)
+    assert found["areas"]["comparator"]["of"] == 3
 
 
-def test_a_survivor_is_judged_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    judge = Judge("survived")
-    monkeypatch.setattr(mutation, "_judge_of", lambda area, scratch: judge)
-    mutation.run([mutant()], tmp_path / "state.jsonl")
-    judge.outcome = "killed"
-    (row,) = mutation.run([mutant()], tmp_path / "state.jsonl")
-    assert (row["outcome"], judge.asked) == ("killed", 2)
-
-
-def test_a_survivor_is_equivalent_only_where_somebody_argues_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("reader", "outcome"), [("who", "equivalent"), ("", "survived")])
+def test_a_survivor_is_equivalent_only_where_somebody_argues_it_and_another_has_read_it(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reader: str, outcome: str
 ) -> None:
     argued = tmp_path / "equivalent.toml"
-    argued.write_text(f'[[mutant]]\nid = "{mutant(line=1).id}"\nbecause = "why"\nread_by = "who"\n')
+    argued.write_text(f'[[mutant]]\nid = "{mutant(line=1).id}"\nbecause = "why"\nread_by = "{reader}"\n')
     monkeypatch.setattr(mutation, "EQUIVALENT", argued)
-    monkeypatch.setattr(mutation, "_judge_of", lambda area, scratch: Judge("survived"))
-    rows = mutation.run([mutant(line=1), mutant(line=2)], tmp_path / "state.jsonl")
-    found = mutation.summary(rows, total=9)
-    assert (found["mutants"], found["equivalent"], found["survived"], found["of"]) == (2, 1, 1, 9)
-    assert [row["id"] for row in found["survivors"]] == [mutant(line=2).id]
+    judge.outcome = "survived"
+    rows = run([mutant(line=1), mutant(line=2)], tmp_path / "state.jsonl")
+    assert [row["outcome"] for row in rows] == [outcome, "survived"]
+    assert "why" in rows[0]["detail"]
+    found = mutation.summary(rows, Counter(comparator=9))
+    assert (found["mutants"], found["of"], found[outcome]) == (2, 9, 1 if reader else 2)
+    assert mutant(line=2).id in [row["id"] for row in found["survived_mutants"]]
 
 
 def test_what_could_not_be_judged_is_no_kill() -> None:
     rows = [{"id": "1", "area": "kernels", "mutant": "m", "outcome": "unjudged", "detail": "d"}]
-    found = mutation.summary(rows, total=1)
-    assert (found["killed"], found["unjudged"], len(found["survivors"])) == (0, 1, 1)
+    found = mutation.summary(rows, Counter(kernels=1))
+    assert (found["killed"], found["unjudged"], len(found["unjudged_mutants"])) == (0, 1, 1)
+    assert not mutation.reaches(found, 0.95)
 
 
-def test_a_sample_takes_from_every_area_and_shards_share_nothing() -> None:
+def test_a_beginning_of_the_order_takes_from_every_area_and_shards_share_nothing() -> None:
     mutants = [mutant(area, line) for area in mutation.AREAS for line in range(1, 9)]
-    chosen = mutation.choose(mutants, 8, 0, (1, 1))
-    assert {m.area for m in chosen} == set(mutation.AREAS)
-    assert chosen == mutation.choose(mutants, 8, 0, (1, 1))
-    parts = [mutation.choose(mutants, None, 0, (index, 3)) for index in (1, 2, 3)]
-    assert sorted(m.id for part in parts for m in part) == sorted(m.id for m in mutants)
+    ordered = mutation.in_order(mutants, 0)
+    assert {m.area for m in ordered[:4]} == set(mutation.AREAS)
+    assert ordered == mutation.in_order(reversed(mutants), 0) != mutation.in_order(mutants, 1)
+    assert sorted(map(id, ordered)) == sorted(map(id, mutants))
 
 
 @pytest.mark.parametrize(
-    ("killed", "equivalent", "survived", "unjudged", "enough"),
+    ("killed", "equivalent", "survived", "others", "enough"),
     [
         (19, 0, 1, 0, True),
         (18, 1, 1, 0, True),
@@ -187,11 +272,11 @@ def test_a_sample_takes_from_every_area_and_shards_share_nothing() -> None:
     ],
 )
 def test_the_goal_is_a_share_of_what_was_judged(
-    killed: int, equivalent: int, survived: int, unjudged: int, enough: bool
+    killed: int, equivalent: int, survived: int, others: int, enough: bool
 ) -> None:
-    total = killed + equivalent + survived + unjudged
-    found = {"mutants": total, "killed": killed, "equivalent": equivalent, "unjudged": unjudged}
-    assert mutation.reaches(found, 0.95) is enough
+    found = {"killed": killed, "equivalent": equivalent, "survived": survived}
+    for name in ("unobservable", "device", "unjudged"):
+        assert mutation.reaches(found | {name: others}, 0.95) is enough
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "2", "a/b"])
@@ -200,30 +285,21 @@ def test_a_shard_that_is_none_is_refused(text: str) -> None:
         mutation._shard(text)
 
 
-def test_every_argued_mutant_has_a_reason_and_a_second_reader() -> None:
-    argued = mutation.tomllib.loads(mutation.EQUIVALENT.read_text(encoding="utf-8")).get("mutant", [])
-    for row in argued:
+def test_every_argued_mutant_exists_and_has_a_reason_of_one_line() -> None:
+    rows = mutation.tomllib.loads(mutation.EQUIVALENT.read_text(encoding="utf-8")).get("mutant", [])
+    assert len(mutation.argued()) == len(rows)
+    there = {m.id for m in make_mutants(ROOT, mutation.AREAS)} if rows else set()
+    for row in rows:
+        assert row["id"] in there
         assert row["because"]
-        assert row["read_by"]
-    assert len({row["id"] for row in argued}) == len(argued)
+        assert "\n" not in row["because"]
+        assert isinstance(row["read_by"], str)
 
 
 def test_kept_figures_add_up() -> None:
-    if not mutation.RESULT.is_file():
-        pytest.fail(f"{mutation.RESULT} is missing: `hatch run tools:mutation` writes it")
     kept = json.loads(mutation.RESULT.read_text(encoding="utf-8"))
-    assert kept["mutants"] == sum(kept[name] for name in mutation.OUTCOMES)
-    assert kept["mutants"] <= kept["of"]
-
-
-def test_oracles_are_judged_by_the_ops_that_their_file_defines() -> None:
-    judge = object.__new__(mutation.SuiteJudge)
-    judge._ops = {"softmax.py": ["SoftmaxFwdOp", "LogSoftmaxFwdOp"], "scan.py": ["CumsumFwdOp"]}
-    at = "packages/tileops-tests/src/tileops_tests/oracles/"
-
-    def chosen(name: str) -> str:
-        return judge._selection(Mutant("oracles", at + name, "x", "operator", 1, 0, 0, 1, "a", "b"))
-
-    assert chosen("softmax.py") == "LogSoftmaxFwdOp or SoftmaxFwdOp"
-    assert chosen("arithmetic.py") == "CumsumFwdOp or LogSoftmaxFwdOp or SoftmaxFwdOp"
-    assert judge._selection(mutant()) == ""
+    for found in (kept, *kept["areas"].values()):
+        assert found["mutants"] == sum(found[name] for name in mutation.OUTCOMES)
+        assert found["mutants"] <= found["of"]
+    for name in ("survived", "equivalent", "unjudged"):
+        assert len(kept[f"{name}_mutants"]) == kept[name]
