@@ -201,6 +201,22 @@ def test_positions_and_lengths_share_one_rotary_program() -> None:
     assert RopeKernel.programs() == 1
 
 
+@pytest.mark.parametrize(("op", "copied"), [("RopeNonNeoxFwdOp", True), ("RopeNeoxFwdOp", False)])
+def test_a_pair_across_the_bounds_of_two_is_copied(monkeypatch: pytest.MonkeyPatch, op, copied) -> None:
+    launched = []
+
+    class Program:
+        def bound(self, *example):
+            return lambda *args: launched.append(args)
+
+    monkeypatch.setattr(RopeKernel, "compiled", classmethod(lambda cls, device, **static: Program()))
+    x = torch.ones(65, dtype=torch.float16)[1:].view(2, 32)
+    get_op(op)()(x)
+    ((source, _, _),) = launched
+    assert (source is not x) == copied
+    assert source.data_ptr() % 4 == (0 if copied else 2)
+
+
 def test_an_empty_sequence_is_not_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RopeKernel, "compiled", never)
     assert get_op("RopeNeoxFwdOp")()(torch.ones(0, 32)).shape == (0, 32)

@@ -14,6 +14,8 @@ ADD = {"expression": "add", "dtypes": ("bfloat16", "bfloat16"), "out_dtype": "bf
 VARIANCE = {"root": False, "mean": False}
 NORM = {"vectors": 500, "vec": 8, "dtype": "bfloat16"}
 SHARE = {"local": 128, "mapped": True, "top_k": 8, "dtype": "bfloat16", "vec": 8}
+ROPE = {"heads": 32, "head_dim": 128, "rotary_dim": 128, "position_dtype": None, "base": 1e4}
+ROPE["dtype"] = "float16"
 
 # Kernel, static arguments, tensors read through 16-byte accesses, tensors written through them.
 WIDE = [
@@ -26,6 +28,8 @@ WIDE = [
     ("ReduceKernel", {"op": "sum", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8}, {"x"}, set()),
     ("ColumnReduceKernel", {"op": "sum", "dtype": "bfloat16", "out_dtype": "state", "vec": 8}, {"x"}, set()),
     ("VarianceKernel", {**VARIANCE, "dtype": "float32", "out_dtype": "state", "vec": 4}, {"x"}, set()),
+    ("RopeKernel", {**ROPE, "interleaved": False, "vec": 8}, {"x"}, {"out"}),
+    ("RopeKernel", {**ROPE, "interleaved": True, "vec": 4}, {"x"}, {"out"}),
     ("ScanKernel", {"dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
     ("ColumnScanKernel", {"dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
     ("Fp8QuantKernel", {"vectors": 8, "vec": 8, "dtype": "bfloat16"}, {"x"}, set()),
