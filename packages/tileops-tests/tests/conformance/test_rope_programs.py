@@ -1,0 +1,50 @@
+"""The program of the rotary embedding with the block shapes that a GPU gets, run on the CPU target."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tileops_kernels.kernels.rope import RopeKernel, pair_dtype
+from tileops_kernels.targets import compile_program
+
+TOKENS, SEQ, BASE = 11, 7, 100.0
+
+
+def rotated(x: torch.Tensor, positions: torch.Tensor, rotary_dim: int, *, interleaved: bool) -> torch.Tensor:
+    """x [tokens, heads, head_dim] in float64, its pairs as complex numbers."""
+    half = rotary_dim // 2
+    turn = torch.outer(positions.double(), BASE ** (-torch.arange(half, dtype=torch.float64) / half))
+    first, rest = x.double().split([rotary_dim, x.shape[-1] - rotary_dim], dim=-1)
+    pairs = first.unflatten(-1, (half, 2) if interleaved else (2, half))
+    a, b = pairs.unbind(-1 if interleaved else -2)
+    z = torch.complex(a, b) * torch.polar(torch.ones_like(turn), turn)[:, None]
+    return torch.cat([torch.stack([z.real, z.imag], -1 if interleaved else -2).flatten(-2), rest], -1)
+
+
+@pytest.mark.parametrize("config", [(1, 256), (4, 64), (16, 128), (2, 32)], ids=str)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "rotary_dim", "vec", "dtype"),
+    [(3, 26, 10, 1, "float32"), (5, 32, 32, 4, "float16"), (20, 32, 16, 2, "float32")],
+)
+def test_no_block_shape_misses_or_mixes_a_pair(
+    config, interleaved, heads, head_dim, rotary_dim, vec, dtype
+) -> None:
+    program = compile_program(
+        RopeKernel.program(
+            heads=heads, head_dim=head_dim, rotary_dim=rotary_dim, interleaved=interleaved,
+            position_dtype=None, base=BASE, dtype=dtype, vec=vec, config=RopeKernel.Config(*config),
+        ),
+        "cpu",
+        pass_configs=RopeKernel.PASS_CONFIGS,
+    )  # fmt: skip
+    x = torch.randn(TOKENS, heads, head_dim, generator=torch.Generator().manual_seed(0)).to(
+        getattr(torch, dtype)
+    )
+    y = torch.full_like(x, torch.nan)
+    stored = getattr(torch, pair_dtype(dtype)) if interleaved else x.dtype
+    program(x.view(TOKENS, -1).view(stored), y.view(TOKENS, -1).view(stored), SEQ)
+    expected = rotated(x, torch.arange(TOKENS) % SEQ, rotary_dim, interleaved=interleaved)
+    step = 2e-6 if dtype == "float32" else 2e-3
+    torch.testing.assert_close(y.double(), expected, rtol=step, atol=step)
