@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -63,6 +65,22 @@ def test_a_fill_value_has_the_dtype_of_the_input(ask, monkeypatch):
     monkeypatch.setattr(elementwise.StridedElementwiseKernel, "compiled", ElementwiseKernel.compiled)
     static = ask("MaskedFillScalarFwdOp", X.to(torch.int8), X > 0, value=1.0)
     assert static["dtypes"] == ("int8", "bool", "int8")
+
+
+@pytest.mark.parametrize(
+    ("operands", "device", "megabytes", "read_once"),
+    [
+        (2, "cuda", 48, True),
+        (2, "cuda", 65, False),
+        (3, "cuda", 64, True),
+        (1, "cuda", 48, False),
+        (2, "cpu", 48, False),
+    ],
+)
+def test_several_operands_leave_the_cache_to_a_result_that_fits(operands, device, megabytes, read_once):
+    tensors = [SimpleNamespace(device=torch.device(device))] * operands
+    kernel = elementwise._flat_kernel(tensors, megabytes << 20)
+    assert (kernel is elementwise.ReadOnceElementwiseKernel) == read_once
 
 
 def test_every_expression_is_asked_for_by_an_op():

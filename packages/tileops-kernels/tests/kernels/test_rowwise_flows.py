@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tileops_kernels.kernels.base import Kernel
+from tileops_kernels.kernels.rms_norm import RMSNormKernel
 from tileops_kernels.ops.flows import _layout, _rows, elementwise
 from tileops_kernels.ops.flows._axes import Stage
 from tileops_kernels.ops.flows._splits import split_of
@@ -115,6 +116,14 @@ def test_rows_without_unit_stride_are_copied_once(log):
     x = torch.empty(32, 4).t()
     call("RMSNormFwdOp", x, torch.empty(32), normalized_shape=[32])
     assert log[0].args[0].is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("vectors", "vec", "lanes"), [(512, 8, 128), (4095, 1, 256), (2048, 1, 128), (331, 1, 32), (4096, 8, 512)]
+)
+def test_narrow_accesses_are_shared_by_more_threads_of_a_row(vectors, vec, lanes):
+    sizes = {"vectors": vectors, "vec": vec, "dtype": "bfloat16"}
+    assert RMSNormKernel.default_config(target="cuda", arch="sm_90a", **sizes).lanes == lanes
 
 
 def test_group_norm_parts_hold_whole_samples(log, monkeypatch):

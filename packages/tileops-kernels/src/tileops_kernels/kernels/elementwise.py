@@ -13,6 +13,7 @@ from tvm import tirx
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.elementwise_expressions import EXPRESSIONS, math_for, select
+from tileops_kernels.kernels.rowwise_tile import READ_ONCE_FLAGS
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32"})
 _ALL = _FLOATS | {"bool", "uint8", "int8", "int16", "int32", "int64"}
@@ -196,3 +197,14 @@ class ElementwiseKernel(Kernel):
                 "vec": 8,
             },
         )
+
+
+class ReadOnceElementwiseKernel(ElementwiseKernel):
+    """The same program, for operands that leave the cache to the output: it is what the next kernel reads."""
+
+    PASS_CONFIGS = READ_ONCE_FLAGS
+
+    @classmethod
+    def samples(cls):
+        """Return the sum of two tensors."""
+        return ({"expression": "add", "dtypes": ("bfloat16",) * 2, "out_dtype": "bfloat16", "vec": 8},)

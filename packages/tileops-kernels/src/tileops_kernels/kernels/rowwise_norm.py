@@ -26,10 +26,17 @@ class NormConfig:
     resident: int
 
 
+def _row_bytes(sizes):
+    """Return the bytes of a row. Where a row is more than one warp's, an access counts as 8 bytes at least: a
+    thread makes 16 of them at most, however narrow."""
+    size = sizes["vectors"] * sizes["vec"] * (4 if sizes["dtype"] == "float32" else 2)
+    return max(size, 8 * sizes["vectors"]) if size > 2048 else size
+
+
 # By bytes of a row: few threads with many vectors each, since threads that wait for others load nothing. 64
 # float32 registers per thread is what a block of 512 threads can hold without spilling.
 CONFIGS = ConfigTable(
-    size=lambda sizes: sizes["vectors"] * sizes["vec"] * (4 if sizes["dtype"] == "float32" else 2),
+    size=_row_bytes,
     devices={
         "cpu": ((None, NormConfig(rows=1, lanes=8, resident=1 << 14)),),
         "sm_80": (

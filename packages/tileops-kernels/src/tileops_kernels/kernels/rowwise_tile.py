@@ -21,7 +21,8 @@ from tileops_kernels.kernels.reduce_table import COMBINE, REDUCE_OP
 PASS_CONFIGS = {"tl.disable_safe_memory_legalize": True}
 # For programs that read much and write little: what they read need not push anything else out of the cache
 # (`ld.global.cs`). Programs that write as much as they read are faster without.
-READ_ONCE = {**PASS_CONFIGS, "tl.device_compile_flags": ("-Xptxas", "-dlcm=cs")}
+READ_ONCE_FLAGS = {"tl.device_compile_flags": ("-Xptxas", "-dlcm=cs")}
+READ_ONCE = {**PASS_CONFIGS, **READ_ONCE_FLAGS}
 WARP = 32
 
 

@@ -12,7 +12,11 @@ import torch
 
 from tileops_kernels.dtypes import dtype_name, torch_dtype
 from tileops_kernels.errors import NotImplementedOpError
-from tileops_kernels.kernels.elementwise import ElementwiseKernel, scalar_dtype
+from tileops_kernels.kernels.elementwise import (
+    ElementwiseKernel,
+    ReadOnceElementwiseKernel,
+    scalar_dtype,
+)
 from tileops_kernels.kernels.elementwise_strided import MAX_DIMS, StridedElementwiseKernel
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
 from tileops_kernels.ops.flows._layout import (
@@ -41,7 +45,7 @@ class Elementwise(Flow):
         scalars: the op's run-time scalars, from its params.
     """
 
-    kernels = (ElementwiseKernel, StridedElementwiseKernel)
+    kernels = (ElementwiseKernel, ReadOnceElementwiseKernel, StridedElementwiseKernel)
 
     def __init__(
         self,
@@ -95,6 +99,17 @@ class Elementwise(Flow):
         return kind(p), kind(q)
 
 
+# Operands and result that an L2 cache of 50 MB can nearly hold.
+_READ_ONCE_BYTES = 64 << 20
+
+
+def _flat_kernel(tensors: Sequence[torch.Tensor], size: int) -> type[ElementwiseKernel]:
+    """Return the kernel for `size` bytes in all. Several operands push a result out of a GPU's cache that it
+    could keep; a result that it cannot keep is written faster in the order of its addresses."""
+    several = len(tensors) > 1 and tensors[0].device.type == "cuda"
+    return ReadOnceElementwiseKernel if several and size <= _READ_ONCE_BYTES else ElementwiseKernel
+
+
 def _flat(
     static: Mapping[str, Any],
     scalars: tuple[float, float],
@@ -103,9 +118,9 @@ def _flat(
     dtype: torch.dtype,
 ) -> Launch:
     """Return a launch over contiguous tensors of one shape."""
-    device = tensors[0].device
-    vec = vector_width([*tensors, torch.empty(0, dtype=dtype, device=device)])
-    program = ElementwiseKernel.compiled(device, vec=vec, **static)
+    device, like = tensors[0].device, torch.empty(0, dtype=dtype, device=tensors[0].device)
+    kernel = _flat_kernel(tensors, numel * sum(t.element_size() for t in (*tensors, like)))
+    program = kernel.compiled(device, vec=vector_width([*tensors, like]), **static)
     parts = [
         Part(((start, min(MAX_ELEMENTS, numel - start)),) * (len(tensors) + 1), scalars)
         for start in range(0, numel, MAX_ELEMENTS)
