@@ -13,7 +13,7 @@ from tileops_kernels.kernels.attention import AttentionForwardKernel
 from tileops_kernels.kernels.bmm import BmmKernel
 from tileops_kernels.kernels.decode import DecodeKernel
 from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel, pick_split
-from tileops_kernels.kernels.gemm_hopper import BmmHopperKernel, GemmHopperKernel
+from tileops_kernels.kernels.gemm_hopper import BmmHopperKernel, GemmHopperKernel, MatmulHopperConfig
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.ops import get_op
 from tileops_kernels.ops.flows._dense import MAX_GRID_Z, bound_over_batch, dense_copy, same
@@ -80,7 +80,7 @@ def test_float32_products_never_run_as_tf32(kernel: type, arch: str) -> None:
     ("sizes", "expected"),
     [
         ({"m": 4096, "n": 4096}, True),
-        ({"m": 1024, "n": 1024}, False),  # too few wide tiles to fill the GPU
+        ({"m": 1024, "n": 1024}, True),
         ({"m": 4096, "n": 4095}, False),  # the copy engine cannot address such rows
         ({"m": 4096, "n": 4096, "dtype": "float32"}, False),
     ],
@@ -89,24 +89,38 @@ def test_hopper_forms_what_it_can_and_what_fills_it(
     sizes: dict, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GemmHopperKernel, "serves_device", classmethod(lambda cls, device: True))
-    sizes = {"k": 4096, "dtype": "bfloat16", **sizes}
+    sizes = {"k": 4096, "dtype": "bfloat16", "trans_b": True, **sizes}
     general = GemmKernel.default_config(target="cuda", arch="sm_90a", **sizes)
     assert GemmHopperKernel.beats(general, torch.device("cuda"), **sizes) is expected
 
 
 def test_no_other_device_takes_hoppers_schedule() -> None:
     general = GemmKernel.default_config(target="cuda", arch="sm_90a", m=4096, n=4096, k=64, dtype="float16")
-    sizes = {"m": 4096, "n": 4096, "k": 64, "dtype": "float16"}
+    sizes = {"m": 4096, "n": 4096, "k": 64, "dtype": "float16", "trans_b": True}
     assert not GemmHopperKernel.beats(general, torch.device("cpu"), **sizes)
 
 
-def test_a_tile_narrower_than_the_widest_saves_a_round() -> None:
-    def width(n: int) -> int:
-        config = GemmHopperKernel.default_config(target="cuda", arch="sm_90a", m=4096, n=n)
-        assert config.block_n % config.chunk == 0
-        return config.block_n
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ({"m": 4096, "n": 4096}, (128, 256)),
+        ({"m": 4096, "n": 2112}, (192, 176)),  # two whole rounds
+        ({"m": 4096, "n": 2112, "trans_b": False}, (128, 192)),
+        ({"m": 1024, "n": 1024}, (64, 128)),  # a tile for nearly every multiprocessor
+    ],
+)
+def test_hopper_takes_the_tile_of_the_least_time(sizes: dict, tile: tuple[int, int]) -> None:
+    config = GemmHopperKernel.default_config(target="cuda", arch="sm_90a", **sizes)
+    assert (config.block_m, config.block_n) == tile
 
-    assert (width(4096), width(2112)) == (256, 192)
+
+@pytest.mark.parametrize("tile", GemmHopperKernel.TILES)
+def test_a_tile_is_shared_out_evenly(tile: MatmulHopperConfig) -> None:
+    assert tile.block_m == 64 * tile.groups
+    assert tile.block_n % tile.chunk == 0
+    results = 2 * tile.block_m * tile.chunk
+    buffers = tile.num_stages * (tile.block_m + tile.block_n) * tile.block_k
+    assert 2 * (buffers + results) <= SHARED_MEMORY["sm_90a"]
 
 
 @pytest.mark.parametrize(

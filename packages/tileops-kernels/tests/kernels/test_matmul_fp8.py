@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tileops_kernels.kernels.gemm_fp8 import FP8, GemmFp8Kernel, scale_shapes
+from tileops_kernels.kernels.gemm_fp8 import BLOCK, FP8, GemmFp8Kernel, scale_shapes
+from tileops_kernels.kernels.gemm_fp8_hopper import GemmFp8HopperConfig, GemmFp8HopperKernel
 from tileops_kernels.ops import get_op
 
 ROWS, COLUMNS, K = 5, 24, 144
@@ -88,6 +89,73 @@ def test_a_sum_over_nothing_is_launched_for_its_bias(per_block: bool) -> None:
     a, b = (torch.empty(rows, 0).to(torch.float8_e4m3fn) for rows in (ROWS, COLUMNS))
     bias = torch.full((COLUMNS,), 3, dtype=torch.bfloat16)
     assert get_op("GemmFp8FwdOp")()(a, b, *factors, bias).unique().tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fits"),
+    [
+        ({}, True),
+        ({"per_block": True, "k": 4 * BLOCK}, True),
+        ({"per_block": True, "k": 5 * BLOCK}, False),  # five factors: rows of 20 bytes
+        ({"n": 4095}, False),
+        ({"k": 4097}, False),
+        ({"k": 0}, False),
+    ],
+)
+def test_hopper_multiplies_what_its_copy_engine_can_fetch(
+    sizes: dict, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"n": 4096, "k": 4096, "per_block": False, **sizes}
+    assert not GemmFp8HopperKernel.fits(torch.device("cpu"), **sizes)
+    monkeypatch.setattr(GemmFp8HopperKernel, "serves_device", classmethod(lambda cls, device: True))
+    assert GemmFp8HopperKernel.fits(torch.device("cuda"), **sizes) is fits
+
+
+def test_hopper_launches_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Recorder()
+    monkeypatch.setattr(GemmFp8Kernel, "compiled", never)
+    monkeypatch.setattr(GemmFp8HopperKernel, "fits", classmethod(lambda cls, *args, **sizes: True))
+    monkeypatch.setattr(
+        GemmFp8HopperKernel,
+        "config_for",
+        classmethod(lambda cls, device, **sizes: cls.default_config(target="cuda", arch="sm_90a", **sizes)),
+    )
+    monkeypatch.setattr(GemmFp8HopperKernel, "compiled", classmethod(lambda cls, *args, **static: program))
+    get_op("GemmFp8FwdOp")()(*operands(k=160))
+    assert [len(call) for call in program.calls] == [5]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [
+        (4096, 4096, (128, 256)),
+        (4096, 2112, (128, 192)),
+        (128, 7168, (128, 64)),
+        (8, 7168, (64, 64)),
+        (128, 2112, (64, 32)),
+    ],
+)
+@pytest.mark.parametrize("per_block", [False, True])
+def test_hopper_takes_the_tile_of_the_least_time(
+    m: int, n: int, tile: tuple[int, int], per_block: bool
+) -> None:
+    config = GemmFp8HopperKernel.default_config(
+        target="cuda", arch="sm_90a", m=m, n=n, k=2048, per_block=per_block
+    )
+    assert (config.block_m, config.block_n) == tile
+
+
+@pytest.mark.parametrize(
+    ("tile", "factors"),
+    [*((t, 0) for t in GemmFp8HopperKernel.TILES), *((t, 8) for t in GemmFp8HopperKernel.BLOCK_TILES)],
+)
+def test_a_tile_fits_shared_memory_and_registers(tile: GemmFp8HopperConfig, factors: int) -> None:
+    assert (tile.block_m, tile.block_k) == (64 * tile.groups, BLOCK)
+    assert tile.block_n % tile.width == tile.block_n % tile.chunk == 0
+    assert (tile.block_n + tile.width) * 64 // 128 <= 192  # float32 sums and products of a thread
+    results = 2 * tile.block_m * tile.chunk * 2
+    buffers = tile.num_stages * (tile.block_m + tile.block_n) * tile.block_k
+    assert buffers + results + factors * (tile.block_m + tile.block_n) * 4 < 227 << 10
 
 
 def test_row_counts_share_one_program() -> None:

@@ -70,8 +70,8 @@ class Gemm(Flow):
         static = {"n": n, "k": k, "dtype": dtype, "trans_a": trans_a, "trans_b": trans_b}
         config = GemmKernel.config_for(a.device, m=m, n=n, k=k, dtype=dtype)
         many = m >= GemmKernel.WIDE_FROM_M and config.split_k == 1
-        if many and GemmHopperKernel.beats(config, a.device, m=m, n=n, k=k, dtype=dtype):
-            hopper = GemmHopperKernel.config_for(a.device, m=m, n=n)
+        if many and GemmHopperKernel.beats(config, a.device, m=m, n=n, k=k, dtype=dtype, trans_b=trans_b):
+            hopper = GemmHopperKernel.config_for(a.device, m=m, n=n, trans_b=trans_b)
             program = GemmHopperKernel.compiled(a.device, hopper, **static)
         else:
             program = GemmKernel.compiled(a.device, config, **static)
@@ -124,8 +124,9 @@ class Bmm(Flow):
         trans_b, read_b = _operand(b, False, BmmKernel, static_rows=True)
         static = {"n": n, "k": k, "dtype": dtype, "trans_a": trans_a, "trans_b": trans_b}
         config = BmmKernel.config_for(a.device, n=n, k=k, dtype=dtype)
-        if BmmHopperKernel.beats(config, a.device, m=m, n=n, k=k, dtype=dtype, batch=batch):
-            hopper = BmmHopperKernel.config_for(a.device, m=m, n=n, batch=batch)
+        sizes = {"m": m, "n": n, "batch": batch, "trans_b": trans_b}
+        if BmmHopperKernel.beats(config, a.device, k=k, dtype=dtype, **sizes):
+            hopper = BmmHopperKernel.config_for(a.device, **sizes)
             program = BmmHopperKernel.compiled(a.device, hopper, **static)
         else:
             program = BmmKernel.compiled(a.device, config, **static)

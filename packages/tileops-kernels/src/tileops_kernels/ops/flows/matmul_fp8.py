@@ -9,6 +9,7 @@ import torch
 
 from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.kernels.gemm_fp8 import GemmFp8Kernel
+from tileops_kernels.kernels.gemm_fp8_hopper import GemmFp8HopperKernel
 from tileops_kernels.ops.flows._dense import reader
 from tileops_kernels.ops.flows.base import Flow, Run
 
@@ -19,9 +20,12 @@ __all__ = ["OPS", "GemmFp8"]
 
 
 class GemmFp8(Flow):
-    """`d = (scale_a a) (scale_b b)^T + bias`, with one factor per matrix or per row and block of columns."""
+    """`d = (scale_a a) (scale_b b)^T + bias`, with one factor per matrix or per row and block of columns.
 
-    kernels = (GemmFp8Kernel,)
+    Hopper has tensor cores for it, where its copy engine can fetch the rows.
+    """
+
+    kernels = (GemmFp8Kernel, GemmFp8HopperKernel)
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         a, b, scale_a, scale_b, bias = inputs
@@ -39,10 +43,12 @@ class GemmFp8(Flow):
             "per_block": per_block,
             "biased": bias is not None,
         }
-        config = GemmFp8Kernel.config_for(a.device, m=m, n=n)
-        program = GemmFp8Kernel.compiled(a.device, config, **static)
+        on_hopper = GemmFp8HopperKernel.fits(a.device, n=n, k=k, per_block=per_block)
+        kernel = GemmFp8HopperKernel if on_hopper else GemmFp8Kernel
+        config = kernel.config_for(a.device, m=m, n=n, per_block=per_block)
+        program = kernel.compiled(a.device, config, **static)
         operands = [t for t in inputs if t is not None]
-        reads = [reader(t, GemmFp8Kernel) for t in operands]
+        reads = [reader(t, kernel) for t in operands]
 
         def arguments(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
             present = (t for t in tensors if t is not None)

@@ -1,0 +1,176 @@
+"""What every matrix product with Hopper's explicit schedule is made of.
+
+* A warp of the last warp group fetches operand tiles with the copy engine into a ring of buffers; `full` and
+  `empty` barriers pass the buffers to and fro. It runs ahead over the borders of tiles.
+* A computing warp group owns its share of the rows of a tile. They never wait for each other: while one
+  writes, the others have the tensor cores to themselves.
+* A fixed number of blocks walks all tiles, in panels whose operands stay in L2.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import tilelang.language as T
+
+__all__ = ["ACC", "GROUP", "REGISTERS", "MatmulHopperConfig", "matmul_parts"]
+
+ACC = "float32"
+GROUP = 128  # threads of a warp group
+# Registers of a thread that loads, and of one that computes, by the number of warp groups that compute.
+REGISTERS = {1: (40, 232), 2: (24, 240), 3: (32, 160)}
+
+
+@dataclass(frozen=True)
+class MatmulHopperConfig:
+    """Schedule of one matrix product.
+
+    Attributes:
+        block_m, block_n, block_k: tile of the output, and depth of one buffer.
+        num_stages: buffers.
+        groups: warp groups that compute, 1 to 3; each takes `block_m / groups` rows, a multiple of 64.
+        chunk: columns that a warp group writes at once; divides `block_n`.
+        panel: rows of tiles that are walked together, column by column.
+        blocks: blocks of the grid, each of which takes every `blocks`-th tile.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_stages: int
+    groups: int = 2
+    chunk: int = 64
+    panel: int = 8
+    blocks: int = 132
+
+
+def matmul_parts(*, n, k, trans_a, trans_b, batched, config):
+    """Return the macros that products share, for `op(a)[m, k] @ op(b)[k, n]` in the tiles of `config`.
+
+    * `locate(tile, place, m_tiles)` sets (row, column, batch) of a tile.
+    * `multiply(group, a_shared, b_shared, acc, slot, clear, first, width)` issues the product of a group's
+      rows of buffer `slot` with `width` of its columns from `first` on.
+    * `give_back(tx, empty, slot)`: a warp has read a buffer.
+    * `store(group, acc, place, d_shared, d)` writes a group's rows through two small buffers.
+    * `fetch(block, rounds, m_tiles, a_shared, b_shared, full, empty, a, b, also, *context)` is what the
+      loading warp does; it calls the macro `also(r, step, place, *context)` ahead of every step.
+    * `share_out(0, tx, compute, *context)` calls the macro `compute(group, tx, *context)` for the warp group
+      that a computing thread belongs to.
+    """
+    bm, bn, bk, stages = config.block_m, config.block_n, config.block_k, config.num_stages
+    groups, chunk, panel, blocks = config.groups, config.chunk, config.panel, config.blocks
+    rows = bm // groups
+    steps = -(-k // bk)
+    n_tiles = -(-n // bn)
+
+    def region(buffer, request, row, col, height, width):
+        if batched:
+            return buffer[request, row : row + height, col : col + width]
+        return buffer[row : row + height, col : col + width]
+
+    @T.macro
+    def locate(tile, place, m_tiles):
+        place[2] = T.truncdiv(tile, m_tiles * n_tiles)
+        inner = T.truncmod(tile, m_tiles * n_tiles)
+        first = T.truncdiv(inner, panel * n_tiles) * panel
+        height = T.min(panel, m_tiles - first)
+        rest = T.truncmod(inner, panel * n_tiles)
+        place[0] = (first + T.truncmod(rest, height)) * bm
+        place[1] = T.truncdiv(rest, height) * bn
+
+    def columns_of(b_shared, slot, first, width):
+        if width == bn:
+            return b_shared[slot, :, :]
+        return (
+            b_shared[slot, first : first + width, :] if trans_b else b_shared[slot, :, first : first + width]
+        )
+
+    @T.macro
+    def multiply(group, a_shared, b_shared, acc, slot, clear, first, width):
+        if trans_a:
+            T.wgmma_gemm(
+                a_shared[slot, :, group * rows : (group + 1) * rows],
+                columns_of(b_shared, slot, first, width),
+                acc,
+                transpose_A=True,
+                transpose_B=trans_b,
+                policy=T.GemmWarpPolicy.FullRow,
+                clear_accum=clear,
+            )
+        else:
+            T.wgmma_gemm(
+                a_shared[slot, group * rows : (group + 1) * rows, :],
+                columns_of(b_shared, slot, first, width),
+                acc,
+                transpose_B=trans_b,
+                policy=T.GemmWarpPolicy.FullRow,
+                clear_accum=clear,
+            )
+
+    @T.macro
+    def give_back(tx, empty, slot):
+        if tx % 32 == 0:
+            T.barrier_arrive(empty[slot])
+
+    @T.macro
+    def store(group, acc, place, d_shared, d):
+        # Two chunks of the result are on their way out at a time.
+        for c in T.unroll(bn // chunk):
+            T.tma_store_wait(1)
+            T.copy(acc[0:rows, c * chunk : (c + 1) * chunk], d_shared[group, c % 2, :, :])
+            T.fence_proxy_async()
+            T.tma_copy(
+                d_shared[group, c % 2, :, :],
+                region(d, place[2], place[0] + group * rows, place[1] + c * chunk, rows, chunk),
+            )
+
+    @T.macro
+    def fetch(block, rounds, m_tiles, a_shared, b_shared, full, empty, a, b, also, *context):
+        place = T.alloc_local((3,), "int32")
+        at = T.alloc_var("int32", init=0)
+        for r in T.serial(rounds):
+            locate(block + r * blocks, place, m_tiles)
+            row, col, request = place[0], place[1], place[2]
+            for step in T.serial(steps):
+                slot = at % stages
+                also(r, step, place, *context)
+                T.barrier_wait(empty[slot], (at // stages + 1) % 2)
+                T.tma_copy(
+                    region(a, request, step * bk, row, bk, bm)
+                    if trans_a
+                    else region(a, request, row, step * bk, bm, bk),
+                    a_shared[slot, :, :],
+                    barrier=full[slot],
+                    leader_scope_threads=32,
+                )
+                T.tma_copy(
+                    region(b, request, col, step * bk, bn, bk)
+                    if trans_b
+                    else region(b, request, step * bk, col, bk, bn),
+                    b_shared[slot, :, :],
+                    barrier=full[slot],
+                    leader_scope_threads=32,
+                )
+                T.barrier_arrive(full[slot])
+                at = at + 1
+
+    @T.macro
+    def share_out(group, tx, compute, *context):
+        # The first branch is a choice of program, around a branch of it.
+        if group == groups - 1:  # noqa: SIM114
+            compute(group, tx, *context)
+        elif tx < (group + 1) * GROUP:
+            compute(group, tx, *context)
+        else:
+            share_out(group + 1, tx, compute, *context)
+
+    return SimpleNamespace(
+        rows=rows,
+        steps=steps,
+        n_tiles=n_tiles,
+        locate=locate,
+        multiply=multiply,
+        give_back=give_back,
+        store=store,
+        fetch=fetch,
+        share_out=share_out,
+    )
