@@ -66,10 +66,15 @@ def test_hopper_takes_its_own_schedule_for_the_heads_it_is_written_for(
     monkeypatch.setattr(AttentionHopperKernel, "serves_device", classmethod(lambda cls, device: True))
     for kernel in (AttentionForwardKernel, AttentionHopperKernel):
 
-        def compiled(cls: type, device: torch.device, **static: object) -> SimpleNamespace:
+        def on_hopper(cls: type, device: torch.device, **sizes: object) -> object:
+            return cls.default_config(target="cuda", arch="sm_90a", **sizes)
+
+        def compiled(cls: type, device: torch.device, config: object, **static: object) -> SimpleNamespace:
+            assert isinstance(config, cls.Config)
             launched.append((cls.__name__, static["head_dim"]))
             return SimpleNamespace(bound=lambda *example: lambda *args: None)
 
+        monkeypatch.setattr(kernel, "config_for", classmethod(on_hopper))
         monkeypatch.setattr(kernel, "compiled", classmethod(compiled))
     for head_dim in (64, 80, 128):
         get_op(GQA)()(*qkv(9, head_dim=head_dim))
@@ -77,6 +82,26 @@ def test_hopper_takes_its_own_schedule_for_the_heads_it_is_written_for(
     hopper, general = "AttentionHopperKernel", "AttentionForwardKernel"
     assert launched == [(hopper, 64), (general, 80), (hopper, 128), (general, 128)]
     assert not AttentionHopperKernel.serves("cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "by_head"),
+    [
+        ({"seq": 512}, True),
+        ({"seq": 2048}, True),
+        ({"seq": 8192}, False),  # more row tiles to compute than to fetch
+        ({}, False),
+        ({"seq": 512, "right_bounded": False}, False),
+        ({"seq": 512, "left_bounded": True}, False),
+        ({"seq": 512, "head_dim": 64}, False),
+    ],
+)
+def test_short_causal_sequences_are_walked_head_by_head(sizes: dict, by_head: bool) -> None:
+    sizes = {"head_dim": 128, "left_bounded": False, "right_bounded": True, **sizes}
+    config = AttentionHopperKernel.default_config(target="cuda", arch="sm_90a", **sizes)
+    assert config.by_head is by_head
+    # A head's row tiles lie side by side in the grid.
+    assert all(limit <= 128 * config.blocks for limit in AttentionHopperKernel.BY_HEAD_UP_TO.values())
 
 
 @pytest.mark.parametrize("op", [GQA, DECODE, PAGED])

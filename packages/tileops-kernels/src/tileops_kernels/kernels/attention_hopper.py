@@ -14,6 +14,7 @@ explicit:
 Source: arXiv:2307.08691, arXiv:2407.08608.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,6 +30,7 @@ _GROUP = 128  # threads of a warp group
 _GROUPS = 2  # that compute
 _ROWS = 64  # rows of the tensor core's tile, one per warp group
 _REGISTERS = (40, 232)  # of a thread that loads, and of one that computes
+_QUERIES = 2  # buffers for the queries of a tile
 _FIRST_TURN = 8  # named barriers from here on are the warp groups' turns; TileLang uses those below
 
 
@@ -41,12 +43,16 @@ class AttentionHopperConfig:
         num_stages: buffers for keys, and for values.
         blocks: blocks of the grid, which share out the tiles.
         turns: make the warp groups issue one after the other.
+        by_head: walk the row tiles of a head side by side, so that a head's keys and values are fetched once
+            and all heads take turns at it; otherwise the longest row tiles of all heads come first. For
+            sequences of at most `blocks` row tiles.
     """
 
     block_n: int
     num_stages: int
     blocks: int = 132
     turns: bool = True
+    by_head: bool = False
 
 
 class AttentionHopperKernel(Kernel):
@@ -60,6 +66,8 @@ class AttentionHopperKernel(Kernel):
     ALIGNMENT = 16
     ARCHS = frozenset({"sm_90a"})
     HEAD_DIMS = frozenset({64, 128})
+    # Tokens of a causal sequence, by head dim, up to which its tiles are walked head by head.
+    BY_HEAD_UP_TO: ClassVar = {128: 2048}
     # Roles are explicit. Without the flag every exp2 carries a rescue path for results below 2^-126.
     PASS_CONFIGS: ClassVar = {
         "tl.disable_warp_specialized": True,
@@ -76,6 +84,18 @@ class AttentionHopperKernel(Kernel):
         },
         everywhere=False,
     )
+
+    @classmethod
+    def default_config(cls, *, target, arch, head_dim, left_bounded, right_bounded, seq=None, **sizes):
+        """The table's config; `seq`, where it is known, decides the order of the tiles.
+
+        Under a causal mask the longest-first order fetches keys and values of all heads in its first round,
+        and waits for them; a long sequence computes enough to hide that.
+        """
+        config = super().default_config(target=target, arch=arch, head_dim=head_dim, **sizes)
+        causal = right_bounded and not left_bounded
+        few = seq is not None and seq <= cls.BY_HEAD_UP_TO.get(head_dim, 0)
+        return dataclasses.replace(config, by_head=causal and few)
 
     @classmethod
     def fits(cls, device, head_dim, dtype):
@@ -103,14 +123,33 @@ class AttentionHopperKernel(Kernel):
             """A block's place in round r: odd rounds go the other way, so that no block is always first."""
             return T.if_then_else(r % 2 == 1, blocks - 1 - block, block)
 
+        def rounds_of(block, row_tiles, lanes):
+            """How many tiles a block takes."""
+            if config.by_head:
+                at_once = T.truncdiv(blocks, row_tiles)
+                mine = T.ceildiv(lanes - T.truncdiv(block, row_tiles), at_once)
+                return T.if_then_else(block < at_once * row_tiles, mine, 0)
+            tiles = row_tiles * lanes
+            whole = T.truncdiv(tiles, blocks)
+            return whole + T.cast(in_round(whole, block) < tiles - whole * blocks, "int32")
+
         @T.macro
         def locate(block, r, place, left, right, seq):
-            """Set (row, head, batch, first and past-the-last step) of a tile: the longest come first."""
-            lanes = heads * batch
-            tile = r * blocks + in_round(r, block)
-            place[0] = (T.ceildiv(seq, bm) - 1 - T.truncdiv(tile, lanes)) * bm
-            place[1] = T.truncmod(tile, heads)
-            place[2] = T.truncdiv(T.truncmod(tile, lanes), heads)
+            """Set (row, head, batch, first and past-the-last step) of a tile."""
+            row_tiles = T.ceildiv(seq, bm)
+            if config.by_head:
+                # Odd rounds take the row tiles in reverse: every two rounds are as long for each block.
+                lane = r * T.truncdiv(blocks, row_tiles) + T.truncdiv(block, row_tiles)
+                row_tile = T.truncmod(block, row_tiles)
+                place[0] = T.if_then_else(r % 2 == 1, row_tile, row_tiles - 1 - row_tile) * bm
+                place[1] = T.truncmod(lane, heads)
+                place[2] = T.truncdiv(lane, heads)
+            else:
+                lanes = heads * batch
+                tile = r * blocks + in_round(r, block)
+                place[0] = (row_tiles - 1 - T.truncdiv(tile, lanes)) * bm
+                place[1] = T.truncmod(tile, heads)
+                place[2] = T.truncdiv(T.truncmod(tile, lanes), heads)
             place[3] = T.truncdiv(T.max(place[0] - left, 0), bn) if left_bounded else 0
             place[4] = (
                 T.ceildiv(T.min(seq, place[0] + bm + right), bn) if right_bounded else T.ceildiv(seq, bn)
@@ -197,11 +236,11 @@ class AttentionHopperKernel(Kernel):
                 T.clear(sums)
                 T.fill(row_max, neg_inf)
 
-                T.barrier_wait(q_full, r % 2)
+                T.barrier_wait(q_full[r % _QUERIES], r // _QUERIES % 2)
                 T.barrier_wait(k_full[at % stages], at // stages % 2)
                 take_turn(group)
                 T.wgmma_gemm(
-                    q_shared[group, :, :],
+                    q_shared[r % _QUERIES, group, :, :],
                     k_shared[at % stages, :, :],
                     s_frag,
                     transpose_B=True,
@@ -222,7 +261,7 @@ class AttentionHopperKernel(Kernel):
                     col0 = (place[4] - 2 - step) * bn
                     take_turn(group)
                     T.wgmma_gemm(
-                        q_shared[group, :, :],
+                        q_shared[r % _QUERIES, group, :, :],
                         k_shared[(at + 1) % stages, :, :],
                         s_frag,
                         transpose_B=True,
@@ -242,7 +281,7 @@ class AttentionHopperKernel(Kernel):
                     # without it the exponentials above would wait for the values' product too.
                     T.warpgroup_fence_operand(s_frag, num_regs=score_registers)
                     if step < steps - 2:
-                        T.barrier_wait(k_full[at % stages], (at + 2) // stages % 2)
+                        T.barrier_wait(k_full[(at + 2) % stages], (at + 2) // stages % 2)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(o_frag, num_regs=output_registers)
                     give_back(tx, v_empty, at % stages)
@@ -251,8 +290,7 @@ class AttentionHopperKernel(Kernel):
                     T.copy(s_frag, probs)
                     at = at + 1
 
-                if tx % 32 == 0:
-                    T.barrier_arrive(q_empty)
+                give_back(tx, q_empty, r % _QUERIES)
                 T.barrier_wait(v_full[at % stages], at // stages % 2)
                 T.wgmma_gemm(probs, v_shared[at % stages, :, :], o_frag, policy=T.GemmWarpPolicy.FullRow)
                 T.wait_wgmma(0)
@@ -281,7 +319,7 @@ class AttentionHopperKernel(Kernel):
             for r in T.serial(rounds):
                 locate(block, r, place, left, right, seq)
                 head, request = place[1], place[2]
-                T.barrier_wait(q_empty, (r + 1) % 2)
+                T.barrier_wait(q_empty[r % _QUERIES], (r // _QUERIES + 1) % 2)
                 for group in T.unroll(_GROUPS):
                     T.tma_copy(
                         q[
@@ -290,11 +328,11 @@ class AttentionHopperKernel(Kernel):
                             head,
                             0:head_dim,
                         ],
-                        q_shared[group, :, :],
-                        barrier=q_full,
+                        q_shared[r % _QUERIES, group, :, :],
+                        barrier=q_full[r % _QUERIES],
                         leader_scope_threads=32,
                     )
-                T.barrier_arrive(q_full)
+                T.barrier_arrive(q_full[r % _QUERIES])
                 for step in T.serial(place[4] - place[3]):
                     col0 = (place[4] - 1 - step) * bn
                     T.barrier_wait(k_empty[at % stages], (at // stages + 1) % 2)
@@ -324,21 +362,19 @@ class AttentionHopperKernel(Kernel):
             left: T.int32,
             right: T.int32,
         ):
-            tiles = T.ceildiv(seq, bm) * heads * batch
             with T.Kernel(blocks, threads=producer + _GROUP) as (block,):
-                q_shared = T.alloc_shared((_GROUPS, _ROWS, head_dim), dtype)
+                q_shared = T.alloc_shared((_QUERIES, _GROUPS, _ROWS, head_dim), dtype)
                 k_shared = T.alloc_shared((stages, bn, head_dim), dtype)
                 v_shared = T.alloc_shared((stages, bn, head_dim), dtype)
                 o_shared = T.alloc_shared((_GROUPS, _ROWS, head_dim), dtype)
-                q_full = T.alloc_barrier(32)
-                q_empty = T.alloc_barrier(4 * _GROUPS)
+                q_full = T.alloc_barrier([32] * _QUERIES)
+                q_empty = T.alloc_barrier([4 * _GROUPS] * _QUERIES)
                 k_full = T.alloc_barrier([32] * stages)
                 v_full = T.alloc_barrier([32] * stages)
                 k_empty = T.alloc_barrier([4 * _GROUPS] * stages)
                 v_empty = T.alloc_barrier([4 * _GROUPS] * stages)
                 tx = T.get_thread_binding()
-                whole = T.truncdiv(tiles, blocks)
-                rounds = whole + T.cast(in_round(whole, block) < tiles - whole * blocks, "int32")
+                rounds = rounds_of(block, T.ceildiv(seq, bm), heads * batch)
                 window = (left, right, seq)
                 buffers = (q_shared, k_shared, v_shared, o_shared)
                 barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty)

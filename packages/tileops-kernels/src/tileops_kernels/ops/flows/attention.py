@@ -55,15 +55,15 @@ class AttentionForward(Flow):
         left, right = _window(binding.params, seq)
         on_hopper = AttentionHopperKernel.fits(q.device, head_dim, dtype)
         kernel = AttentionHopperKernel if on_hopper else AttentionForwardKernel
-        program = kernel.compiled(
-            q.device,
-            heads=heads,
-            kv_heads=k.shape[2],
-            head_dim=head_dim,
-            dtype=dtype,
-            left_bounded=left is not None,
-            right_bounded=right is not None,
-        )
+        static = {
+            "heads": heads,
+            "kv_heads": k.shape[2],
+            "head_dim": head_dim,
+            "dtype": dtype,
+            "left_bounded": left is not None,
+            "right_bounded": right is not None,
+        }
+        program = kernel.compiled(q.device, kernel.config_for(q.device, seq=seq, **static), **static)
         read_q, read_k, read_v = (reader(t, kernel) for t in (q, k, v))
         left, right = left or 0, right or 0
         shape = q.shape
