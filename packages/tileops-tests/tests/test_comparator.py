@@ -98,6 +98,12 @@ def test_nan_and_infinities_are_compared_as_masks_of_their_own() -> None:
     )
 
 
+def test_one_wrong_mask_among_wrong_values_names_the_disagreement() -> None:
+    reference = bounded(torch.tensor([1.0, 1.0, 1.0]), 0.1)
+    assert compare(torch.tensor([5.0, torch.inf, torch.nan]), reference).code is R.NAN_MISMATCH
+    assert compare(torch.tensor([5.0, torch.inf, 5.0]), reference).code is R.INF_MISMATCH
+
+
 def test_overflow_is_legal_only_where_the_bound_reaches_the_largest_number() -> None:
     reference = bounded(torch.tensor([65500.0, 60000.0], dtype=torch.float64), 64.0, "float16")
     assert compare(torch.tensor([torch.inf, 60000.0], dtype=torch.float16), reference).code is None
@@ -182,6 +188,17 @@ def test_metadata_disagreement_is_named(change: dict, code: R) -> None:
     finding = check_meta("y", got, expected)
     assert finding.code is code
     assert str(next(iter(change.values()))) in finding.message
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (1, 7, 1), (2, 2)])
+def test_contiguous_strides_are_those_of_torch(shape: tuple[int, ...]) -> None:
+    assert contiguous_stride(shape) == torch.empty(shape).stride()
+
+
+def test_strides_of_two_elements_are_significant() -> None:
+    expected = OutputMeta("float32", (2, 2), (2, 1), "cpu")
+    for stride in ((1, 1), (2, 2)):
+        assert check_meta("y", OutputMeta("float32", (2, 2), stride, "cpu"), expected).code is R.WRONG_STRIDE
 
 
 def test_strides_of_size_one_dims_and_of_empty_tensors_say_nothing() -> None:

@@ -77,6 +77,22 @@ def test_a_wrong_element_is_the_finite_value_farthest_away(
     assert wrong[at].item() == far
 
 
+@pytest.mark.parametrize(
+    ("expected", "changed"),
+    [(torch.arange(8), [0, 1, 2, 3, 5, 5, 6, 7]), (torch.tensor([True, False, True]), [True, True, True])],
+)
+def test_a_wrong_integer_is_the_next_one_and_a_wrong_bool_the_other(
+    expected: torch.Tensor, changed: list
+) -> None:
+    name = str(expected.dtype).removeprefix("torch.")
+    assert KINDS["wrong_element"](OutputReference("y", name, expected)).tolist() == changed
+
+
+def test_a_single_element_is_judged_and_none_is_not() -> None:
+    assert gate([reference(torch.tensor([3.0]), 1e-6)])["zeros"] is Outcome.REJECTED
+    assert set(gate([reference(torch.empty(0, 3), 1e-6)]).values()) == {Outcome.UNCHANGED}
+
+
 def test_a_constant_is_the_middle_element() -> None:
     assert KINDS["constant"](reference(torch.arange(5.0), 1e-6)).tolist() == [2.0] * 5
 

@@ -120,3 +120,13 @@ def test_the_bound_of_a_negative_reference_is_that_of_its_magnitude() -> None:
         for x in (ref, -ref)
     ]
     assert bounds[0].item() == bounds[1].item() > 0
+
+
+@pytest.mark.parametrize(("length", "terms"), [(0, 1), (1, 1), (2, 2), (9, 9)])
+def test_the_accumulated_term_grows_with_the_root_of_the_length_and_nothing_is_one_term(
+    length: int, terms: int
+) -> None:
+    ref = torch.tensor([1.0], dtype=torch.float64)
+    zero = Constants(k=0.0, c=0.0, c2=1.0)
+    bound = bound_of(ref, ref, None, length, out_dtype="float16", acc_dtype="float32", constants=zero)
+    assert bound.item() == math.sqrt(terms) * 2.0**-24
