@@ -11,6 +11,7 @@ imports the mutated package anew, but neither torch nor pytest. Tests that fail 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -111,12 +112,26 @@ class Suite:
             found = result.get("value")
             if found is None or found["code"] not in (FINE, BROKEN, EMPTY):
                 raise RuntimeError(f"without a mutant the tests of {missing} end with {found or result}")
+            self._warm(found["modules"])
             self._seconds |= found["seconds"]
             self._unsound.update(found["failed"])
             for test in found["failed"]:
                 print(f"mutation: fails without a mutant: {test}", file=sys.stderr)
             self._known.update((stage, op) for op in missing)
         return sum(self._seconds.values())
+
+    def _warm(self, names: Iterable[str]) -> None:
+        """Import what tests import on their way (for one error message torch imports sympy): once for all."""
+        for name in names:
+            with contextlib.suppress(Exception):  # what cannot be had alone is imported where it is needed
+                importlib.import_module(name)
+        gc.freeze()
+
+    def _foreign(self) -> list[str]:
+        """Modules of this process that are neither the mutated package's nor the tests'."""
+        own = (str(self.scratch), str(Path.cwd()))
+        files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+        return sorted(name for name, file in files.items() if file and not file.startswith(own))
 
     def _run(self, stage: int, ops: Ops | None, *, first: bool, timeout: float) -> dict[str, Any]:
         """A stage, or what of it is about some ops, in a process of its own; `first`: to its first failure.
@@ -136,7 +151,8 @@ class Suite:
             watch = Watch(wanted, order)
             words = ["-q", "--no-header", "-p", "no:cacheprovider", *(["-x"] if first else [])]
             code = int(pytest.main([*words, *self.stages[stage]], plugins=[watch]))
-            return {"code": code, "failed": watch.failed, "seconds": watch.seconds}
+            found = {"code": code, "failed": watch.failed, "seconds": watch.seconds}
+            return found if first else found | {"modules": self._foreign()}
 
         return in_fork(work, timeout)
 
