@@ -14,8 +14,10 @@ from tileops_kernels.kernels.bmm import BmmKernel
 from tileops_kernels.kernels.decode import DecodeKernel
 from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel, pick_split
 from tileops_kernels.kernels.gemm_hopper import BmmHopperKernel, GemmHopperKernel, MatmulHopperConfig
+from tileops_kernels.kernels.gemm_small import BmmSmallKernel, GemmSmallKernel
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.ops import get_op
+from tileops_kernels.ops.flows import matmul
 from tileops_kernels.ops.flows._dense import MAX_GRID_Z, bound_over_batch, dense_copy, same
 from tileops_kernels.ops.flows.matmul import _flipped, _flipped_copy, _operand
 
@@ -143,22 +145,71 @@ def test_the_faster_schedule_is_launched(
 
 def test_row_and_column_major_operands_are_read_in_place() -> None:
     x = torch.empty(24, 16, dtype=torch.float16)
-    assert _operand(x, False, GemmKernel, static_rows=True) == (False, same)
-    assert _operand(x, True, GemmKernel, static_rows=True) == (True, same)
-    assert _operand(x.t(), False, GemmKernel, static_rows=True) == (True, _flipped)
-    assert _operand(x.t(), True, GemmKernel, static_rows=True) == (False, _flipped)
+    assert _operand(x, False, GemmKernel, any_rows=True) == (False, same)
+    assert _operand(x, True, GemmKernel, any_rows=True) == (True, same)
+    assert _operand(x.t(), False, GemmKernel, any_rows=True) == (True, _flipped)
+    assert _operand(x.t(), True, GemmKernel, any_rows=True) == (False, _flipped)
 
 
 def test_other_layouts_are_copied_once() -> None:
     x = torch.empty(24, 32, dtype=torch.float16)[:, ::2]
-    assert _operand(x, True, GemmKernel, static_rows=True) == (True, dense_copy)
+    assert _operand(x, True, GemmKernel, any_rows=True) == (True, dense_copy)
 
 
 def test_rows_that_the_copy_engine_cannot_address_are_transposed_by_a_copy() -> None:
     with FakeTensorMode():
         a = torch.empty(16, 23, dtype=torch.float16, device="cuda")
-        assert _operand(a, True, GemmKernel, static_rows=False) == (False, _flipped_copy)
-        assert _operand(a.t(), False, GemmKernel, static_rows=False) == (False, dense_copy)
+        assert _operand(a, True, GemmKernel, any_rows=False) == (False, _flipped_copy)
+        assert _operand(a.t(), False, GemmKernel, any_rows=False) == (False, dense_copy)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "suits"),
+    [
+        (GemmSmallKernel, {"m": 37, "n": 131, "k": 77}, True),
+        (GemmSmallKernel, {"m": 37, "n": 131, "k": 257}, False),  # nine steps
+        (GemmSmallKernel, {"m": 37, "n": 4096, "k": 77}, False),  # more tiles than multiprocessors
+        (GemmSmallKernel, {"m": 37, "n": 131, "k": 77, "dtype": "float32"}, False),
+        (BmmSmallKernel, {"m": 128, "n": 128, "k": 128, "batch": 8}, True),
+        (BmmSmallKernel, {"m": 128, "n": 128, "k": 128, "batch": 17}, False),
+        (BmmSmallKernel, {"m": 128, "n": 128, "k": 136, "batch": 8}, False),
+        (BmmSmallKernel, {"m": 37, "n": 53, "k": 77, "batch": 3}, False),
+    ],
+)
+def test_a_small_product_is_one_short_round(
+    kernel: type, sizes: dict, suits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"dtype": "bfloat16", **sizes}
+    assert not kernel.suits(torch.device("cpu"), **sizes)
+    monkeypatch.setattr(kernel, "serves_device", classmethod(lambda cls, device: True))
+    assert kernel.suits(torch.device("cuda"), **sizes) is suits
+
+
+def test_a_small_batched_product_is_launched_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Recorder()
+    monkeypatch.setattr(BmmSmallKernel, "serves_device", classmethod(lambda cls, device: True))
+    monkeypatch.setattr(BmmSmallKernel, "config_for", classmethod(lambda cls, device, **sizes: None))
+    monkeypatch.setattr(BmmSmallKernel, "compiled", classmethod(lambda cls, *args, **static: program))
+    monkeypatch.setattr(BmmKernel, "compiled", never)
+    get_op("BmmFwdOp")()(torch.ones(2, 24, 16).half(), torch.ones(2, 16, 40).half())
+    assert [len(call) for call in program.bound_calls] == [3]
+
+
+def test_a_small_product_reads_rows_of_any_length_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Recorder()
+    monkeypatch.setattr(matmul, "_is_out_of_reach", lambda tensor, transposed, kernel: True)
+    monkeypatch.setattr(GemmSmallKernel, "serves_device", classmethod(lambda cls, device: True))
+    monkeypatch.setattr(
+        GemmSmallKernel,
+        "config_for",
+        classmethod(lambda cls, *a, **s: GemmSmallKernel.CONFIGS.pick("cuda", "sm_90a", {})),
+    )
+    monkeypatch.setattr(GemmSmallKernel, "compiled", classmethod(lambda cls, *args, **static: program))
+    monkeypatch.setattr(GemmKernel, "compiled", never)
+    a, b = torch.ones(16, 23).half(), torch.ones(16, 40).half()
+    get_op("GemmFwdOp")(trans_a=True, trans_b=False)(a, b)
+    (call,) = program.bound_calls
+    assert call[0] is a
 
 
 @pytest.mark.parametrize("shapes", [((0, 8), (5, 8)), ((4, 8), (0, 8)), ((4, 0), (5, 0)), ((0, 0), (0, 0))])
