@@ -1,12 +1,14 @@
 """Judge mutants of kernels by tileops-tests' own verdict on CPU: `python tools/mutants/judge.py CONFIG`.
 
-CONFIG is a JSON object: `sources` (of the implementation) and `scratch` (where a copy of them is mutated).
+CONFIG is a JSON object, that of `suite.py`: the implementation's `sources`, a `scratch` folder where a copy
+of them is mutated, and more.
 Reads one JSON object a line from standard input (`file` below the sources, `text` of the mutated file, `ops`
 that use it, `modules` of kernel classes that it is part of), answers each with one (`outcome`, `detail`).
 
 First the code of the programs that the ops' cases compile is generated again, which takes a fraction of what
 compiling takes. Cases whose code is the same cannot tell; the others are judged in confined workers, which
-are forked from one warm process. A case that fails without a mutant judges none.
+are forked from one warm process. A case that fails without a mutant judges none. What has not been killed is
+shown to the tests of programs in a GPU's block shapes (`stages`), which the CPU's own schedules do not have.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import glob
-import importlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,15 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mutants import programs
 from mutants.forked import in_fork
-from mutants.suite import copy_compiled, serve, spread
+from mutants.suite import Suite, serve, spread
 
 SECONDS = 600.0  # for what a fork does without compiling anything
 # How many ops are asked at first, how many changed programs of theirs are looked for, and how many ops judge
 # in the end.
 SOME_OPS, FIRST_PROGRAMS, MOST_OPS = 6, 3, 3
 
-# What may be imported before a mutant: all but the kernels, which ops import at their first call.
-WARM = ("tileops_kernels.ops", "tileops_kernels.targets")
 ODD = "ragged"
 Use = tuple[str, str]  # an op and a case of it
 
@@ -43,11 +43,8 @@ class Kernels:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.scratch = Path(config["scratch"]) / "sources"
-        copy_compiled(Path(config["sources"]), self.scratch)
-        # Ahead of the installed one: workers import what this path finds first.
-        sys.path.insert(0, str(self.scratch))
-        for name in WARM:
-            importlib.import_module(name)
+        # Its copy of the package comes ahead of the installed one, for workers too.
+        self.suite = Suite(config | {"scratch": str(self.scratch)})
         import torch
 
         from tileops_tests.limits import Limits
@@ -57,8 +54,10 @@ class Kernels:
         torch.set_num_threads(1)
         self.limits = Limits(run_seconds=30.0, compile_seconds=120.0, start_seconds=120.0)
         self._stack = contextlib.ExitStack()
-        sandbox = self._stack.enter_context(build_sandbox("cpu", cache=Path(config["scratch"]) / "cache"))
-        self.zygote = self._stack.enter_context(Zygote(sandbox, self.limits, preload=WARM))
+        cache = Path(config["scratch"]) / "cache"
+        os.environ["TILEOPS_CACHE_DIR"] = str(cache / "tests")
+        sandbox = self._stack.enter_context(build_sandbox("cpu", cache=cache))
+        self.zygote = self._stack.enter_context(Zygote(sandbox, self.limits, preload=config["warm"]))
         gc.freeze()  # what is collected in a fork is first copied to it
         self._programs: dict[str, list[dict[str, Any]]] = {}
         self._samples: dict[str, list[dict[str, Any]]] = {}
@@ -69,6 +68,13 @@ class Kernels:
         self._stack.close()
 
     def judge(self, asked: dict[str, Any]) -> dict[str, str]:
+        answer = self._by_cases(asked)
+        if answer["outcome"] == "killed":
+            return answer
+        tested = self.suite.judge(asked)
+        return tested if tested["outcome"] == "killed" else answer
+
+    def _by_cases(self, asked: dict[str, Any]) -> dict[str, str]:
         some = spread(asked["ops"], SOME_OPS)
         for ops in (some, [op for op in asked["ops"] if op not in some]):
             uses = self._uses(ops, asked["modules"])

@@ -31,15 +31,15 @@ class Area:
     Attributes:
         environment: of hatch.
         sources: of the package that is mutated.
+        stages: tests, as arguments of pytest, in the order in which a mutant is shown them.
         script: the judge's.
-        stages: tests in the order in which a mutant is shown them; whole paths below the root.
-        warm: what may be imported before a mutant: nothing of the mutated package.
+        warm: what may be imported before a mutant: nothing that is mutated.
     """
 
     environment: str
     sources: str
+    stages: tuple[tuple[str, ...], ...]
     script: str = "suite.py"
-    stages: tuple[tuple[str, ...], ...] = ()
     warm: tuple[str, ...] = ("pytest", "torch", "tileops_manifest", "tileops_workloads")
 
 
@@ -62,7 +62,14 @@ AREAS = {
         stages=((SUITES["rooflines"][0],),),
         warm=("pytest", "pydantic", "yaml"),
     ),
-    "kernels": Area("matrix.tests", "packages/tileops-kernels/src", script="judge.py"),
+    "kernels": Area(
+        "matrix.tests",
+        "packages/tileops-kernels/src",
+        script="judge.py",
+        stages=((*("-k", "programs"), SUITES["kernels"][0]),),
+        # All but the kernels, which ops import at their first call.
+        warm=("pytest", "tileops_kernels.ops", "tileops_kernels.targets"),
+    ),
 }
 
 
@@ -126,7 +133,7 @@ class Judge:
             "scratch": str(self.scratch),
             "stages": self.area.stages,
             "warm": self.area.warm,
-            "oracles": _ORACLES in self.area.stages[-1] if self.area.stages else False,
+            "oracles": _ORACLES in self.area.stages[-1],
         }
         process = subprocess.Popen(
             [self._python, str(HERE / self.area.script), json.dumps(config)],

@@ -22,10 +22,13 @@ SUITES = {
         for name in ("test_rooflines.py", "kept_rooflines.py", "rooflines.json")
     ],
     "kernels": [
-        f"{TESTS}/{name}.py"
-        for name in ("cases", "comparator", "judge", "reference", "second", "tolerance", "verify")
-    ]
-    + ["packages/tileops-workloads/src"],
+        f"{_TESTS}/tests/conformance",
+        "packages/tileops-workloads/src",
+        *(
+            f"{TESTS}/{name}.py"
+            for name in ("cases", "comparator", "judge", "reference", "second", "tolerance", "verify")
+        ),
+    ],
 }
 
 

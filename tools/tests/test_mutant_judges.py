@@ -109,7 +109,7 @@ def test_a_judge_that_is_lost_is_started_again_and_its_mutant_is_not_killed(root
 
 
 def test_a_judge_that_does_not_start_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(judges.AREAS, "halves", Area("any", "src", warm=("nothing_like_it",)))
+    monkeypatch.setitem(judges.AREAS, "halves", Area("any", "src", ((),), warm=("nothing_like_it",)))
     with pytest.raises(JudgeError, match=r"suite\.py of src ended with 1"):
         judges.Judge(root, "halves", root / "scratch").judge(mutant("/ 2", "* 2"))
 
@@ -135,12 +135,23 @@ def test_ops_are_those_that_run_the_lines() -> None:
     assert ops_of(lines, "c.py", 1, 1) == ("AFwdOp", "BFwdOp", "CFwdOp", "DFwdOp")
 
 
+class Programs:
+    """The tests of programs in a GPU's block shapes."""
+
+    def __init__(self, outcome: str) -> None:
+        self.outcome = outcome
+
+    def judge(self, asked: dict) -> dict:
+        return {"outcome": self.outcome, "detail": "by the programs' tests"}
+
+
 class Fake(Kernels):
     """A judge of kernels that is told what a mutant changes and which cases fail."""
 
     def __init__(self, changed: dict, failing: dict, unsound: set) -> None:
         self.changes, self.failing, self.unsound, self._sound, self._in = changed, failing, unsound, {}, False
         self.tried: list[str] = []
+        self.suite = Programs("survived")
 
     def _uses(self, ops, modules):
         return {f"{op} program": [(op, "head"), (op, "ragged")] for op in ops}
@@ -206,6 +217,13 @@ def test_what_changes_no_code_is_not_observable_and_what_changes_a_gpus_alone_ne
     found = Fake({"sample": None}, set(), set()).judge(ASKED)
     assert found == {"outcome": "killed", "detail": "a sample does not lower: LoweringError: no"}
     assert Fake({"sample": "TypeError: no"}, set(), set()).judge(ASKED)["outcome"] == "killed"
+
+
+@pytest.mark.parametrize("changed", [{"AFwdOp program": None}, {}])
+def test_what_no_case_kills_is_shown_to_the_tests_of_programs(changed: dict) -> None:
+    judge = Fake(changed, set(), set())
+    judge.suite = Programs("killed")
+    assert judge.judge(ASKED) == {"outcome": "killed", "detail": "by the programs' tests"}
 
 
 def test_groups_of_cases_grow() -> None:
