@@ -1,0 +1,290 @@
+"""Gradients of batch normalisation: two sums per channel, then one pass that writes.
+
+A channel of (batch, channels, space) is `batch` runs of `space` adjacent elements. Its vectors are numbered
+through, and blocks share them in equal parts: a batch of vectors and one of images are one program. Sums are
+float32, added up in a fixed order.
+
+Source: arXiv:1502.03167.
+"""
+
+from dataclasses import dataclass
+
+import tilelang.language as T
+
+from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, READ_ONCE, RowTile, row_sum
+
+__all__ = ["BatchNormBackwardKernel", "BatchNormSumsKernel", "BatchNormSumsMergeKernel"]
+
+_FLOATS = frozenset({"float16", "bfloat16", "float32"})
+
+
+@dataclass(frozen=True)
+class BackwardConfig:
+    """A block holds `unroll` vectors in each of `threads`; a channel is shared until there are
+    `target_blocks` blocks."""
+
+    threads: int
+    unroll: int
+    target_blocks: int = 1
+
+
+class BatchNormSumsKernel(Kernel):
+    """Sums over a channel, or a part of one, of grad_out and of grad_out * (x - mean) * rstd.
+
+    Program arguments: grad_out, x (flat), mean, rstd (per channel), the two sums (parts x channels, flat),
+    vectors of a run, vectors of a channel, vectors of a part (a multiple of those of a block), number of
+    parts.
+    """
+
+    SUPPORTED_DTYPES = _FLOATS
+    ALIGNMENT = 16
+    PASS_CONFIGS = READ_ONCE
+    Config = BackwardConfig
+    CONFIGS = ConfigTable(
+        size=lambda sizes: 0,
+        devices={
+            "cpu": ((None, BackwardConfig(threads=32, unroll=2, target_blocks=16)),),
+            "sm_80": ((None, BackwardConfig(threads=256, unroll=4, target_blocks=528)),),
+        },
+    )
+
+    @staticmethod
+    def program(*, dtype, vec, config):
+        """Return the tile program.
+
+        Args:
+            dtype: dtype of grad_out and x.
+            vec: elements of a vector.
+            config: block geometry.
+        """
+        tile = RowTile(rows=1, lanes=config.threads, unroll=config.unroll, vec=vec)
+        add_up = row_sum(tile)
+        nx, channels, ns = T.dynamic("nx"), T.dynamic("channels"), T.dynamic("ns")
+
+        @T.prim_func
+        def batch_norm_sums(
+            grad: T.Tensor((nx,), dtype),
+            x: T.Tensor((nx,), dtype),
+            mean: T.Tensor((channels,), "float32"),
+            rstd: T.Tensor((channels,), "float32"),
+            grad_sum: T.Tensor((ns,), "float32"),
+            product_sum: T.Tensor((ns,), "float32"),
+            run: T.int32,
+            total: T.int32,
+            share: T.int32,
+            parts: T.int32,
+        ):
+            with T.Kernel(channels, parts, threads=tile.threads) as (channel, part):
+                where = T.alloc_fragment((tile.unroll, tile.lanes), "int32")
+                grads = T.alloc_fragment(tile.shape, dtype)
+                values = T.alloc_fragment(tile.shape, dtype)
+                of_grad = T.alloc_fragment(tile.lane_shape, "float32")
+                of_product = T.alloc_fragment(tile.lane_shape, "float32")
+                sums = T.alloc_fragment((1,), "float32")
+                products = T.alloc_fragment((1,), "float32")
+                statistics = T.alloc_local((2,), "float32")
+                T.annotate_layout(
+                    {
+                        where: T.Fragment((tile.unroll, tile.lanes), forward_fn=lambda u, l: (l, u)),
+                        grads: tile.layout(),
+                        values: tile.layout(),
+                        of_grad: tile.lane_layout(vec),
+                        of_product: tile.lane_layout(vec),
+                    }
+                )
+                statistics[0] = mean[channel]
+                statistics[1] = rstd[channel]
+                T.clear(of_grad)
+                T.clear(of_product)
+                for chunk in T.serial(T.ceildiv(share, tile.unroll * tile.lanes)):
+                    # Divided here: inside a global index it would be done in 64 bits, at every access.
+                    for u, l in T.Parallel(tile.unroll, tile.lanes):
+                        index = part * share + tile.vector(chunk, u, l)
+                        if index < total:
+                            where[u, l] = (T.truncdiv(index, run) * channels + channel) * run + T.truncmod(
+                                index, run
+                            )
+                        else:
+                            where[u, l] = -1
+                    for u, i, l, v in T.Parallel(*tile.shape):
+                        if where[u, l] >= 0:
+                            grads[u, i, l, v] = grad[where[u, l] * vec + v]
+                        else:
+                            grads[u, i, l, v] = T.cast(0, dtype)
+                    for u, i, l, v in T.Parallel(*tile.shape):
+                        if where[u, l] >= 0:
+                            values[u, i, l, v] = x[where[u, l] * vec + v]
+                        else:
+                            values[u, i, l, v] = T.cast(0, dtype)
+                    for u in T.unroll(tile.unroll):
+                        for i, l, v in T.Parallel(*tile.lane_shape):
+                            if where[u, l] >= 0:
+                                of_grad[i, l, v] += T.cast(grads[u, i, l, v], "float32")
+                                of_product[i, l, v] += T.cast(grads[u, i, l, v], "float32") * (
+                                    (T.cast(values[u, i, l, v], "float32") - statistics[0]) * statistics[1]
+                                )
+                add_up(of_grad, sums)
+                add_up(of_product, products)
+                for i in T.Parallel(1):
+                    grad_sum[part * channels + channel] = sums[i]
+                    product_sum[part * channels + channel] = products[i]
+
+        return batch_norm_sums
+
+    @classmethod
+    def samples(cls):
+        """Return images and ragged ones."""
+        return ({"dtype": "float16", "vec": 8}, {"dtype": "float32", "vec": 1})
+
+
+class BatchNormSumsMergeKernel(Kernel):
+    """Adds up the two sums of the parts of a channel.
+
+    Program arguments: sums of the parts (parts x channels, flat), sums (per channel), number of parts.
+    """
+
+    SUPPORTED_DTYPES = frozenset({"float32"})
+    PASS_CONFIGS = PASS_CONFIGS
+    Config = BackwardConfig
+    CONFIGS = ConfigTable(
+        size=lambda sizes: 0,
+        devices={
+            "cpu": ((None, BackwardConfig(threads=32, unroll=4)),),
+            "sm_80": ((None, BackwardConfig(threads=32, unroll=16)),),
+        },
+    )
+
+    @staticmethod
+    def program(*, config):
+        """Return the tile program; `unroll` parts are read at once."""
+        threads, ahead = config.threads, config.unroll
+        channels, ns = T.dynamic("channels"), T.dynamic("ns")
+
+        @T.macro
+        def merge_one(parts_of, merged, block, channels, parts):
+            read = T.alloc_fragment((ahead, threads), "float32")
+            total = T.alloc_fragment((threads,), "float32")
+            T.clear(total)
+            for first in T.serial(T.ceildiv(parts, ahead)):
+                for a, t in T.Parallel(ahead, threads):
+                    if first * ahead + a < parts and block * threads + t < channels:
+                        read[a, t] = parts_of[(first * ahead + a) * channels + block * threads + t]
+                    else:
+                        read[a, t] = 0.0
+                for a in T.unroll(ahead):
+                    for t in T.Parallel(threads):
+                        total[t] += read[a, t]
+            for t in T.Parallel(threads):
+                if block * threads + t < channels:
+                    merged[block * threads + t] = total[t]
+
+        @T.prim_func
+        def batch_norm_sums_merge(
+            grad_parts: T.Tensor((ns,), "float32"),
+            product_parts: T.Tensor((ns,), "float32"),
+            grad_sum: T.Tensor((channels,), "float32"),
+            product_sum: T.Tensor((channels,), "float32"),
+            parts: T.int32,
+        ):
+            with T.Kernel(T.ceildiv(channels, threads), threads=threads) as block:
+                merge_one(grad_parts, grad_sum, block, channels, parts)
+                merge_one(product_parts, product_sum, block, channels, parts)
+
+        return batch_norm_sums_merge
+
+    @classmethod
+    def samples(cls):
+        """Return the one program."""
+        return ({},)
+
+
+class BatchNormBackwardKernel(Kernel):
+    """`grad_x = weight * rstd * (grad_out - grad_sum / n - (x - mean) * rstd * product_sum / n)`.
+
+    Program arguments: grad_out, x (flat), weight, mean, rstd, the two sums (per channel), grad_x (flat),
+    vectors of a run, vectors in all, 1 / n.
+    """
+
+    SUPPORTED_DTYPES = _FLOATS
+    ALIGNMENT = 16
+    PASS_CONFIGS = PASS_CONFIGS
+    Config = BackwardConfig
+    CONFIGS = ConfigTable(
+        size=lambda sizes: 0,
+        devices={
+            "cpu": ((None, BackwardConfig(threads=64, unroll=2)),),
+            "sm_80": ((None, BackwardConfig(threads=128, unroll=2)),),
+        },
+    )
+
+    @staticmethod
+    def program(*, dtype, vec, config):
+        """Return the tile program; arguments as those of `BatchNormSumsKernel.program`."""
+        threads, unroll = config.threads, config.unroll
+        shape, steps = (unroll, threads, vec), (unroll, threads)
+        nx, channels = T.dynamic("nx"), T.dynamic("channels")
+
+        @T.prim_func
+        def batch_norm_backward(
+            grad: T.Tensor((nx,), dtype),
+            x: T.Tensor((nx,), dtype),
+            weight: T.Tensor((channels,), "float32"),
+            mean: T.Tensor((channels,), "float32"),
+            rstd: T.Tensor((channels,), "float32"),
+            grad_sum: T.Tensor((channels,), "float32"),
+            product_sum: T.Tensor((channels,), "float32"),
+            grad_x: T.Tensor((nx,), dtype),
+            run: T.int32,
+            total: T.int32,
+            inverse: T.float32,
+        ):
+            with T.Kernel(T.ceildiv(total, threads * unroll), threads=threads) as block:
+                channel = T.alloc_fragment(steps, "int32")
+                centre = T.alloc_fragment(steps, "float32")
+                slope = T.alloc_fragment(steps, "float32")
+                shift = T.alloc_fragment(steps, "float32")
+                scale = T.alloc_fragment(steps, "float32")
+                grads = T.alloc_fragment(shape, dtype)
+                values = T.alloc_fragment(shape, dtype)
+                by_thread = T.Fragment(shape, forward_fn=lambda u, t, v: (t, u * vec + v))
+                per_step = T.Fragment(steps, forward_fn=lambda u, t: (t, u))
+                T.annotate_layout(
+                    {
+                        grads: by_thread,
+                        values: by_thread,
+                        **dict.fromkeys((channel, centre, slope, shift, scale), per_step),
+                    }
+                )
+                for u, t, v in T.Parallel(*shape):
+                    if (block * unroll + u) * threads + t < total:
+                        grads[u, t, v] = grad[((block * unroll + u) * threads + t) * vec + v]
+                for u, t, v in T.Parallel(*shape):
+                    if (block * unroll + u) * threads + t < total:
+                        values[u, t, v] = x[((block * unroll + u) * threads + t) * vec + v]
+                # Divided here: inside a global index it would be done in 64 bits, at every access.
+                for u, t in T.Parallel(*steps):
+                    channel[u, t] = T.truncmod(T.truncdiv((block * unroll + u) * threads + t, run), channels)
+                for u, t in T.Parallel(*steps):
+                    centre[u, t] = mean[channel[u, t]]
+                    slope[u, t] = rstd[channel[u, t]] * (product_sum[channel[u, t]] * inverse)
+                    shift[u, t] = grad_sum[channel[u, t]] * inverse
+                    scale[u, t] = weight[channel[u, t]] * rstd[channel[u, t]]
+                for u, t, v in T.Parallel(*shape):
+                    if (block * unroll + u) * threads + t < total:
+                        grad_x[((block * unroll + u) * threads + t) * vec + v] = T.cast(
+                            scale[u, t]
+                            * (
+                                T.cast(grads[u, t, v], "float32")
+                                - shift[u, t]
+                                - (T.cast(values[u, t, v], "float32") - centre[u, t]) * slope[u, t]
+                            ),
+                            dtype,
+                        )
+
+        return batch_norm_backward
+
+    @classmethod
+    def samples(cls):
+        """Return images and ragged ones."""
+        return ({"dtype": "float16", "vec": 8}, {"dtype": "float32", "vec": 1})
