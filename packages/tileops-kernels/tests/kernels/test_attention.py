@@ -158,6 +158,11 @@ def test_splits_fill_the_gpu_and_leave_every_part_some_work(blocks: int, steps: 
     assert pick_splits(blocks, steps, slots=1) == 1
 
 
+@pytest.mark.parametrize(("blocks", "whole"), [(115, False), (116, True), (132, True), (133, False)])
+def test_a_block_on_nearly_every_multiprocessor_is_not_split(blocks: int, whole: bool) -> None:
+    assert (pick_splits(blocks, 64, slots=264) == 1) is whole
+
+
 @pytest.mark.parametrize("group", [1, 3, 16, 17, 64, 200])
 def test_a_tile_holds_the_heads_of_a_group_or_a_power_of_two_of_them(group: int) -> None:
     rows = rows_of(group)

@@ -75,11 +75,16 @@ def pick_splits(blocks: int, steps: int, slots: int) -> int:
     """Return over how many blocks to split a cache of `steps` tiles when `blocks` exist without splitting.
 
     Minimises the steps that the busiest of `slots` concurrent blocks takes; a tie goes to fewer splits, which
-    are cheaper to merge. No part is shorter than two steps.
+    are cheaper to merge. No part is shorter than two steps. Blocks that fill half the slots, one on nearly
+    every multiprocessor, draw the memory's bandwidth as they are: two parts would only add the merging.
 
     >>> pick_splits(blocks=256, steps=32, slots=264), pick_splits(blocks=4, steps=1024, slots=264)
-    (1, 66)
+    (1, 64)
+    >>> pick_splits(blocks=128, steps=64, slots=264), pick_splits(blocks=64, steps=64, slots=264)
+    (1, 4)
     """
+    if 7 * slots <= 16 * blocks <= 8 * slots:
+        return 1
     limit = max(1, min(steps // 2, -(-2 * slots // blocks)))
     return min(range(1, limit + 1), key=lambda s: (-(-blocks * s // slots) * -(-steps // s), s))
 
