@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT / "tools"))  # PYTHONSAFEPATH keeps the script's own
 
 from mutants.judges import Judge, JudgeError  # noqa: E402
 from mutants.make import AREAS, Mutant, make_mutants  # noqa: E402
-from mutants.state import key_of, remembered  # noqa: E402
+from mutants.state import key_of, remembered, still_holds, witnesses  # noqa: E402
 
 STATE = ROOT / ".mutation/state.jsonl"
 RESULT = ROOT / "docs/results/mutation.json"
@@ -78,19 +78,22 @@ def run(
         for mutant in mutants:
             key = key_of(ROOT, mutant)
             row = known.get(key)
-            if row is None or row["outcome"] == "unjudged":
+            if row is None or not still_holds(ROOT, row):
                 if deadline is not None and time.monotonic() > deadline:
                     continue
                 if mutant.area not in judges:
                     judges[mutant.area] = Judge(ROOT, mutant.area, scratch / mutant.area)
                     stack.callback(judges[mutant.area].close)
                 started = time.monotonic()
-                outcome, detail = judges[mutant.area].judge(mutant)
-                row = {"key": key, "outcome": outcome, "detail": detail,
-                       "seconds": round(time.monotonic() - started, 2)}  # fmt: skip
+                said = judges[mutant.area].judge(mutant)
+                row = {
+                    "key": key, "outcome": said.outcome, "detail": said.detail,
+                    "by": witnesses(ROOT, mutant, said.outcome, said.by),
+                    "seconds": round(time.monotonic() - started, 2),
+                }  # fmt: skip
                 log.write(json.dumps(row) + "\n")
                 log.flush()
-                print(f"{outcome:12} {row['seconds']:6.1f} s {mutant} ({detail})", file=sys.stderr)
+                print(f"{said.outcome:12} {row['seconds']:6.1f} s {mutant} ({said.detail})", file=sys.stderr)
             yield described(mutant, row)
 
 

@@ -67,7 +67,7 @@ class Kernels:
     def close(self) -> None:
         self._stack.close()
 
-    def judge(self, asked: dict[str, Any]) -> dict[str, str]:
+    def judge(self, asked: dict[str, Any]) -> dict[str, Any]:
         answer = self._by_cases(asked)
         if answer["outcome"] == "killed":
             return answer

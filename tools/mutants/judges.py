@@ -25,6 +25,15 @@ class JudgeError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Said:
+    """What became of a mutant, why, and which files killed it, where that is known."""
+
+    outcome: str
+    detail: str
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Area:
     """Where an area's mutants are made and judged.
 
@@ -46,7 +55,7 @@ class Area:
 _ORACLES = SUITES["oracles"][0]
 AREAS = {
     "comparator": Area(
-        "matrix.tests", "packages/tileops-tests/src", stages=tuple((path,) for path in SUITES["comparator"])
+        "matrix.tests", "packages/tileops-tests/src", tuple((path,) for path in SUITES["comparator"])
     ),
     "oracles": Area(
         "matrix.tests",
@@ -97,8 +106,8 @@ class Judge:
         self._process: subprocess.Popen[str] | None = None
         self._users = users(root, load_table(root)) if area == "kernels" else None
 
-    def judge(self, mutant: Mutant) -> tuple[str, str]:
-        """Outcome and detail."""
+    def judge(self, mutant: Mutant) -> Said:
+        """What the area's suite says of a mutant."""
         source = (self.root / mutant.file).read_bytes()
         asked = {
             "file": str(Path(mutant.file).relative_to(self.area.sources)),
@@ -110,9 +119,9 @@ class Judge:
             asked["ops"] = ops_for(mutant.file, source.decode(), mutant.line, self._users.ops)
             asked["modules"] = self._users.modules[mutant.file]
         answer = self._ask(asked)
-        return answer["outcome"], answer["detail"]
+        return Said(answer["outcome"], answer["detail"], tuple(answer.get("by", ())))
 
-    def _ask(self, asked: dict[str, Any]) -> dict[str, str]:
+    def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         if self._process is None:
             self._process = self._start()
         try:

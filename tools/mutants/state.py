@@ -11,24 +11,25 @@ from pathlib import Path
 from mutants.make import TESTS, Mutant
 
 _TESTS = "packages/tileops-tests"
-# What judges an area: a change there makes its outcomes a matter of the past.
-SUITES = {
-    "comparator": [
+# What judges a kernel by cases.
+CASES = (
+    "packages/tileops-workloads/src",
+    *(
+        f"{TESTS}/{name}.py"
+        for name in ("cases", "comparator", "judge", "reference", "second", "tolerance", "verify")
+    ),
+)
+# What judges an area.
+SUITES: dict[str, tuple[str, ...]] = {
+    "comparator": tuple(
         f"{_TESTS}/tests/test_{name}.py" for name in ("tolerance", "second", "comparator", "sensitivity")
-    ],
-    "oracles": [f"{_TESTS}/tests/oracles"],
-    "rooflines": [
+    ),
+    "oracles": (f"{_TESTS}/tests/oracles",),
+    "rooflines": tuple(
         f"packages/tileops-manifest/tests/{name}"
         for name in ("test_rooflines.py", "kept_rooflines.py", "rooflines.json")
-    ],
-    "kernels": [
-        f"{_TESTS}/tests/conformance",
-        "packages/tileops-workloads/src",
-        *(
-            f"{TESTS}/{name}.py"
-            for name in ("cases", "comparator", "judge", "reference", "second", "tolerance", "verify")
-        ),
-    ],
+    ),
+    "kernels": (f"{_TESTS}/tests/conformance", *CASES),
 }
 
 
@@ -43,11 +44,25 @@ def digest(path: Path) -> str:
 
 
 def key_of(root: Path, mutant: Mutant) -> str:
-    """A mutant of this text of its file, before this suite: another text makes it another mutant, and what
-    another suite said of it is not known to be true.
+    """A mutant of this text of its file: another text makes it another mutant."""
+    return f"{mutant.id}-{digest(root / mutant.file)}"
+
+
+def witnesses(root: Path, mutant: Mutant, outcome: str, by: Iterable[str] = ()) -> dict[str, str]:
+    """What an outcome rests on, with its digests: a kill on what killed (`by`, files below the root; a kernel's
+    without any: its cases), everything else on the whole suite.
     """
-    judges = "".join(digest(root / place) for place in SUITES[mutant.area])
-    return "-".join([mutant.id, digest(root / mutant.file), hashlib.sha256(judges.encode()).hexdigest()[:12]])
+    killers = tuple(by) or (CASES if mutant.area == "kernels" else SUITES[mutant.area])
+    return {
+        place: digest(root / place) for place in (killers if outcome == "killed" else SUITES[mutant.area])
+    }
+
+
+def still_holds(root: Path, row: dict) -> bool:
+    """Whether a finished mutant would be judged the same way today, as far as digests tell."""
+    if row["outcome"] == "unjudged":
+        return False
+    return all((root / place).exists() and digest(root / place) == was for place, was in row["by"].items())
 
 
 def remembered(states: Iterable[Path]) -> dict[str, dict]:

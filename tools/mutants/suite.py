@@ -5,8 +5,9 @@ pytest arguments; what survives one is shown to the next), `warm` (modules impor
 package's), `oracles` (whether tests are chosen by the ops whose oracles run the mutated lines).
 
 Reads one JSON object a line from standard input (`file` below the sources, `text` of the mutated file, its
-`line` and `end`), answers each with one (`outcome`, `detail`). A mutant has a process of its own, which
-imports the mutated package anew, but neither torch nor pytest. Tests that fail without a mutant judge none.
+`line` and `end`), answers each with one (`outcome`, `detail`, `by`: the files that killed). A mutant has a
+process of its own, which imports the mutated package anew, but neither torch nor pytest. Tests that fail
+without a mutant judge none.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Suite:
         self._unsound: set[str] = set()
         self._kills: Counter[str] = Counter()
 
-    def judge(self, asked: dict[str, Any]) -> dict[str, str]:
+    def judge(self, asked: dict[str, Any]) -> dict[str, Any]:
         place = self.scratch / asked["file"]
         plain, passed = place.read_bytes(), 0
         for stage, ops in self._rounds(asked):
@@ -86,7 +87,8 @@ class Suite:
                 self._kills.update(found["failed"][:1])
                 ended = result.get("ended", f"pytest ended with {found['code']}")
                 detail = found["failed"][0].rpartition("/")[2] if found["failed"] else ended
-                return {"outcome": "killed", "detail": detail[:160]}
+                by = [test.partition("::")[0] for test in found["failed"][:1]]
+                return {"outcome": "killed", "detail": detail[:160], "by": by}
             passed += len(found["seconds"])
         if not passed:
             return {"outcome": "unjudged", "detail": "no test is for it that passes without a mutant"}
@@ -184,7 +186,7 @@ def copy_compiled(sources: Path, scratch: Path) -> None:
         py_compile.compile(str(path), doraise=True, invalidation_mode=mode)
 
 
-def serve(judge: Callable[[dict[str, Any]], dict[str, str]]) -> None:
+def serve(judge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answer requests until there are no more; what cannot be judged says why."""
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

@@ -13,7 +13,7 @@ import pytest
 from mutants import judges, suite
 from mutants.forked import in_fork
 from mutants.judge import Kernels, _by_op, _growing
-from mutants.judges import Area, JudgeError
+from mutants.judges import Area, JudgeError, Said
 from mutants.lines import ops_of
 from mutants.make import Mutant
 
@@ -42,7 +42,7 @@ def test_a_fork_answers_and_leaves_nothing_behind() -> None:
     assert in_fork(lambda: {"a": [1]}, 10.0) == {"value": {"a": [1]}}
     assert in_fork(lambda: [][0], 10.0)["ended"].startswith("IndexError: list index out of range")
     assert in_fork(lambda: os._exit(3), 10.0) == {"ended": "exit status 3"}
-    assert in_fork(lambda: os.kill(os.getpid(), signal.SIGABRT), 10.0) == {"ended": "signal 6"}
+    assert in_fork(lambda: os.kill(os.getpid(), signal.SIGKILL), 10.0) == {"ended": "signal 9"}
     assert in_fork(lambda: time.sleep(60), 0.1) == {"ended": "no end within 0 s"}
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -80,10 +80,10 @@ def test_mutants_are_judged_by_tests_that_pass_without_them(root: Path) -> None:
         ]
     finally:
         judge.close()
-    assert outcomes[0] == ("killed", "test_halves.py::test_a_half")
-    assert outcomes[1] == ("survived", "passes 3 tests")
-    assert [outcome for outcome, _ in outcomes[2:]] == ["killed"] * 3
-    assert outcomes[3][1] == "signal 6"
+    assert outcomes[0] == Said("killed", "test_halves.py::test_a_half", ("test_halves.py",))
+    assert outcomes[1] == Said("survived", "passes 3 tests")
+    assert [said.outcome for said in outcomes[2:]] == ["killed"] * 3
+    assert outcomes[3] == Said("killed", "signal 6")
     assert (root / "src/halves.py").read_text(encoding="utf-8") == HALVES
 
 
@@ -91,7 +91,7 @@ def test_a_suite_that_fails_without_a_mutant_judges_none(root: Path) -> None:
     (root / "test_halves.py").write_text("def test_wrong():\n    assert False\n", encoding="utf-8")
     judge = judges.Judge(root, "halves", root / "scratch")
     try:
-        assert judge.judge(mutant("/ 2", "* 2"))[0] == "unjudged"
+        assert judge.judge(mutant("/ 2", "* 2")).outcome == "unjudged"
     finally:
         judge.close()
 
@@ -102,8 +102,8 @@ def test_a_judge_that_is_lost_is_started_again_and_its_mutant_is_not_killed(root
         judge.judge(mutant("/ 2", "* 2"))
         judge._process.kill()
         judge._process.wait()
-        assert judge.judge(mutant("/ 2", "* 2")) == ("unjudged", "the judge ended with -9")
-        assert judge.judge(mutant("/ 2", "* 2"))[0] == "killed"
+        assert judge.judge(mutant("/ 2", "* 2")) == Said("unjudged", "the judge ended with -9")
+        assert judge.judge(mutant("/ 2", "* 2")).outcome == "killed"
     finally:
         judge.close()
 

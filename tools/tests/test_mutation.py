@@ -11,9 +11,10 @@ import pytest
 
 import mutation
 from boundary.model import StageTable
+from mutants.judges import Said
 from mutants.make import Mutant, make_mutants, program_lines
 from mutants.ops import Users, ops_for, users
-from mutants.state import digest, key_of, remembered
+from mutants.state import CASES, SUITES, digest, key_of, remembered, still_holds, witnesses
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = '''"""A kernel."""
@@ -151,9 +152,9 @@ class Judge:
     def __call__(self, root: Path, area: str, scratch: Path) -> Judge:
         return self
 
-    def judge(self, mutant: Mutant) -> tuple[str, str]:
+    def judge(self, mutant: Mutant) -> Said:
         self.asked += 1
-        return self.outcome, "said so"
+        return Said(self.outcome, "said so")
 
     def close(self) -> None:
         return None
@@ -191,19 +192,36 @@ def test_no_mutant_is_begun_after_the_last_minute_and_what_is_known_counts(
     assert ([row["id"] for row in rows], judge.asked) == ([mutant(line=1).id], 1)
 
 
-def test_another_text_of_the_file_or_of_what_judges_it_is_another_mutant(tree: Path) -> None:
+def test_an_outcome_holds_while_the_file_and_what_judged_it_are_the_same(tree: Path) -> None:
     suite = "packages/tileops-manifest/tests"
     (tree / suite).mkdir(parents=True)
     for name in ("test_rooflines.py", "kept_rooflines.py", "rooflines.json"):
         (tree / suite / name).write_text("0", encoding="utf-8")
     found = by_area(tree, "rooflines")[0]
-    keys = [key_of(tree, found)]
-    for place in (found.file, f"{suite}/rooflines.json"):
+
+    def change(place: str) -> None:
         (tree / place).write_text((tree / place).read_text(encoding="utf-8") + "\n", encoding="utf-8")
         digest.cache_clear()
-        keys.append(key_of(tree, found))
-    assert len(set(keys)) == 3
-    assert {key.partition("-")[0] for key in keys} == {found.id}
+
+    def row(outcome: str, *by: str) -> dict:
+        return {"outcome": outcome, "by": witnesses(tree, found, outcome, by)}
+
+    rows = [row("killed", f"{suite}/test_rooflines.py"), row("killed"), row("survived", "never asked")]
+    assert [still_holds(tree, r) for r in (*rows, row("unjudged"))] == [True, True, True, False]
+    change(f"{suite}/rooflines.json")
+    assert [still_holds(tree, r) for r in rows] == [True, False, False]
+    change(f"{suite}/test_rooflines.py")
+    assert not still_holds(tree, rows[0])
+    (tree / suite / "test_rooflines.py").unlink()
+    assert not still_holds(tree, rows[0])
+    key = key_of(tree, found)
+    change(found.file)
+    assert key_of(tree, found) != key
+
+
+def test_a_kernel_that_cases_killed_does_not_depend_on_other_tests() -> None:
+    assert set(witnesses(ROOT, mutant("kernels"), "killed")) == set(CASES) < set(SUITES["kernels"])
+    assert set(witnesses(ROOT, mutant("kernels"), "device")) == set(SUITES["kernels"])
 
 
 def test_state_files_add_up_and_a_judgement_is_not_lost_to_none(tmp_path: Path) -> None:
