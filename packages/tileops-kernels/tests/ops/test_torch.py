@@ -25,10 +25,16 @@ def overload_call(small_call, name):
     return runtime.overload, (*inputs, *given)
 
 
+# What opcheck looks at; to see whether an input was written it multiplies, which 8-bit floats cannot.
+SCHEMA = "test_schema"
+OTHERS = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+
+
 @pytest.mark.parametrize("name", IMPLEMENTED)
 def test_opcheck(small_call, name):
     operator, args = overload_call(small_call, name)
-    outcome = opcheck(operator, args)
+    narrow = any(isinstance(x, torch.Tensor) and x.is_floating_point() and x.itemsize == 1 for x in args)
+    outcome = opcheck(operator, args, test_utils=OTHERS if narrow else (SCHEMA, *OTHERS))
     assert set(outcome.values()) == {"SUCCESS"}
 
 
