@@ -49,13 +49,13 @@ def key_of(root: Path, mutant: Mutant) -> str:
 
 
 def witnesses(root: Path, mutant: Mutant, outcome: str, by: Iterable[str] = ()) -> dict[str, str]:
-    """What an outcome rests on, with its digests: a kill on what killed (`by`, files below the root; a kernel's
-    without any: its cases), everything else on the whole suite.
+    """What an outcome rests on, with its digests: a kill on what killed (`by`, files below the root; where
+    there is none a kernel's on its cases), everything else on the whole suite.
     """
-    killers = tuple(by) or (CASES if mutant.area == "kernels" else SUITES[mutant.area])
-    return {
-        place: digest(root / place) for place in (killers if outcome == "killed" else SUITES[mutant.area])
-    }
+    places = SUITES[mutant.area]
+    if outcome == "killed":
+        places = tuple(by) or (CASES if mutant.area == "kernels" else places)
+    return {place: digest(root / place) for place in places}
 
 
 def still_holds(root: Path, row: dict) -> bool:
