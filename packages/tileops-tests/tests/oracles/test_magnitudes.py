@@ -13,8 +13,9 @@ WIDE = torch.tensor([[3.0, -2.0, 0.5, 4.0, 0.25, -8.0]])
 
 @pytest.mark.parametrize("op", ["GeluAndMulFwdOp", "GeluTanhAndMulFwdOp"])
 def test_a_gated_product_accumulates_the_product_of_its_halves(op: str) -> None:
-    (scale,) = get_oracle(op).scale({"x": WIDE}, load_manifest()[op].canonical_params({}))
-    assert scale.tolist() == [[12.0, 0.5, 4.0]]
+    for x in (WIDE, WIDE.expand(2, 3, 1, 6)):
+        (scale,) = get_oracle(op).scale({"x": x}, load_manifest()[op].canonical_params({}))
+        assert torch.equal(scale, torch.tensor([12.0, 0.5, 4.0]).double().expand(*x.shape[:-1], 3))
 
 
 def test_a_matrix_product_accumulates_the_products_of_magnitudes() -> None:
