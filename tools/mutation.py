@@ -80,6 +80,9 @@ def run(
             row = known.get(key)
             if row is None or not still_holds(ROOT, row):
                 if deadline is not None and time.monotonic() > deadline:
+                    # A kill that may no longer be one is left out; a survivor is one until it is killed.
+                    if row is not None and row["outcome"] not in ("killed", "unjudged"):
+                        yield described(mutant, row)
                     continue
                 if mutant.area not in judges:
                     judges[mutant.area] = Judge(ROOT, mutant.area, scratch / mutant.area)

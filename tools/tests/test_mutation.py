@@ -219,6 +219,20 @@ def test_an_outcome_holds_while_the_file_and_what_judged_it_are_the_same(tree: P
     assert key_of(tree, found) != key
 
 
+@pytest.mark.parametrize(("outcome", "counts"), [("survived", 1), ("unobservable", 1), ("killed", 0)])
+def test_figures_are_not_flattered_by_what_has_not_been_judged_again(
+    judge: Judge, tmp_path: Path, outcome: str, counts: int
+) -> None:
+    judge.outcome = outcome
+    state = tmp_path / "state.jsonl"
+    run([mutant()], state)
+    row = json.loads(state.read_text(encoding="utf-8"))
+    state.write_text(json.dumps(row | {"by": dict.fromkeys(row["by"], "of old")}) + "\n", encoding="utf-8")
+    assert len(run([mutant()], state, minutes=-1.0)) == counts
+    run([mutant()], state)
+    assert judge.asked == 2
+
+
 def test_a_kernel_that_cases_killed_does_not_depend_on_other_tests() -> None:
     assert set(witnesses(ROOT, mutant("kernels"), "killed")) == set(CASES) < set(SUITES["kernels"])
     assert set(witnesses(ROOT, mutant("kernels"), "device")) == set(SUITES["kernels"])
