@@ -49,6 +49,7 @@ def in_fork(work: Callable[[], Any], timeout: float) -> dict[str, Any]:
 def _child(work: Callable[[], Any], reader: int, writer: int) -> None:
     os.close(reader)
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)

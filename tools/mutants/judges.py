@@ -16,6 +16,7 @@ from mutants.ops import ops_for, users
 from mutants.state import SUITES
 
 HERE = Path(__file__).parent
+IDLE_SECONDS = 1.0  # that a judge without a mutant takes to end
 # One process at a time does the work; what a plugin of some wheel does is no part of a suite.
 QUIET = {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
@@ -153,6 +154,12 @@ class Judge:
         return process
 
     def close(self) -> None:
-        if self._process is not None:
-            self._process.stdin.close()
+        """End the process; one that is at a mutant still is interrupted."""
+        if self._process is None:
+            return
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=IDLE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
             self._process.wait()

@@ -18,6 +18,7 @@ import importlib
 import json
 import py_compile
 import shutil
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -188,6 +189,7 @@ def copy_compiled(sources: Path, scratch: Path) -> None:
 
 def serve(judge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answer requests until there are no more; what cannot be judged says why."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # forks are ended on the way out
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -106,6 +107,24 @@ def test_a_judge_that_is_lost_is_started_again_and_its_mutant_is_not_killed(root
         assert judge.judge(mutant("/ 2", "* 2")).outcome == "killed"
     finally:
         judge.close()
+
+
+def test_a_judge_that_is_at_a_mutant_is_interrupted(root: Path) -> None:
+    marker = root / "begun"
+    judge = judges.Judge(root, "halves", root / "scratch")
+    judge.judge(mutant("/ 2", "* 2"))
+    endless = mutant(
+        "return x", f"open({str(marker)!r}, 'w').close(); __import__('time').sleep(600)\n    return x"
+    )
+    waiting = threading.Thread(target=judge.judge, args=[endless])
+    waiting.start()
+    deadline = time.monotonic() + 60
+    while not marker.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert marker.exists()
+    judge.close()
+    waiting.join(timeout=10)
+    assert not waiting.is_alive()
 
 
 def test_a_judge_that_does_not_start_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
