@@ -13,6 +13,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))  # PYTHONSAFEPATH keeps the script's own folder off the path
@@ -45,6 +47,7 @@ def performance_table() -> str:
         f"Measured on {bench['device']}, {bench['created'][:10]}, {bench['timer']}: {summary['rows']} rows, "
         f"{summary['valid']} valid, geometric mean {summary['geomean']:.2f}× against the strongest valid "
         f"baseline; {summary['wins']} faster, {ties}, {summary['losses']} slower.\n"
+        f"{_by_rival(bench['rows'])}\n"
     )
     lines = ["| op | rows | geometric mean | fastest | slowest |", "|---|--:|--:|--:|--:|"]
     for op, found in sorted(bench["ops"].items()):
@@ -53,6 +56,19 @@ def performance_table() -> str:
         )
         lines.append(f"| {op} | {found['valid']} of {found['rows']} | {numbers} |")
     return "\n".join([head, *lines]) + "\n"
+
+
+def _by_rival(rows: list[dict[str, Any]]) -> str:
+    """The mean against libraries and against compositions of torch calls, which are easier to beat."""
+    valid = [row for row in rows if row["verdict"] != "INVALID" and "speedup" in row]
+    ours = [row["speedup"][0] for row in valid if row["against"].startswith("composition")]
+    theirs = [row["speedup"][0] for row in valid if not row["against"].startswith("composition")]
+    said = [
+        f"{len(ratios)} rows against {name} {geometric_mean(ratios):.2f}×"
+        for ratios, name in ((theirs, "a library"), (ours, "a composition of torch calls"))
+        if ratios
+    ]
+    return f"Apart: {', '.join(said)}."
 
 
 def roofline_figures() -> str:

@@ -73,6 +73,18 @@ def test_performance_table_shows_every_op(
     assert "| XFwdOp | 1 of 3 | 1.50× | 1.50× | 1.50× |" in docs.performance_table()
 
 
+def test_rows_against_compositions_are_counted_apart() -> None:
+    rows = [
+        {"verdict": "FAST", "speedup": [2.0, 1.9, 2.1], "against": "torch-eager"},
+        {"verdict": "FAST", "speedup": [8.0, 7.9, 8.1], "against": "composition-compile"},
+        {"verdict": "INVALID", "speedup": [9.0, 8.9, 9.1], "against": "torch-eager"},
+    ]
+    found = docs._by_rival(rows)
+    assert (
+        found == "Apart: 1 rows against a library 2.00×, 1 rows against a composition of torch calls 8.00×."
+    )
+
+
 def test_generated_part_needs_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
     page.write_text("no marks here")
