@@ -155,6 +155,29 @@ def test_work_done_in_the_constructor_is_output_constant():
     assert verdict_codes(Precomputed(), torch.exp) == {Code.OUTPUT_CONSTANT}
 
 
+def test_an_output_too_coarse_to_tell_inputs_apart_is_not_constant():
+    """A sum of three thousand in steps of five thousand: the kept calls agree, as in a 16-bit output."""
+
+    def coarse(x):
+        return (x.abs().sum() / 5000).round() * 5000
+
+    (raw,), _, _ = run(coarse)
+    assert len({kept.timed for kept in raw.outputs}) == 1
+    assert judged(raw).output_varies is True
+    assert Code.OUTPUT_CONSTANT not in verdict_codes(coarse, lambda x: x.abs().sum())
+
+
+def test_half_of_the_inputs_may_be_no_legal_values():
+    def picky(x):
+        if x.abs().max() < 2.5:
+            raise ValueError("too small")
+        return torch.zeros(1)
+
+    (raw,), _, _ = run(picky)
+    assert raw.far_output is None
+    assert verdict_codes(picky, torch.exp) == {Code.OUTPUT_CONSTANT}
+
+
 def test_time_spent_tuning_inside_a_timed_call_is_in_the_samples():
     """No sample is dropped: a call that looks for its best config pays for it."""
     calls = []

@@ -129,10 +129,11 @@ def _record(
 
 
 def _varies(raw: RawContender) -> bool | None:
-    """Whether different inputs gave different outputs."""
+    """Whether different inputs gave different outputs; far ones count where near ones gave the same."""
     if len({kept.inputs for kept in raw.outputs}) < 2:
         return None
-    return len({kept.timed for kept in raw.outputs}) > 1
+    seen = {kept.timed for kept in raw.outputs} | ({raw.far_output} if raw.far_output else set())
+    return len(seen) > 1
 
 
 def _summary(values: tuple[int, ...]) -> Summary | None:

@@ -118,7 +118,10 @@ class Kept(Record):
 
 
 class RawContender(Record):
-    """Raw samples of one contender, in the order they were taken, and what was observed around them."""
+    """Raw samples of one contender, in the order they were taken, and what was observed around them.
+
+    `far_output`: where no kept outputs differ, the fingerprint for half of the first slot's values.
+    """
 
     name: str
     status: Status
@@ -131,6 +134,7 @@ class RawContender(Record):
     first_call_ns: int | None = None
     peak_bytes: int | None = None
     outputs: tuple[Kept, ...] = ()
+    far_output: str | None = None
     problems: tuple[Problem, ...] = ()
 
 
