@@ -74,6 +74,7 @@ _TORCH: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "PowFwdOp": (torch.pow, ()),
     "LerpFwdOp": (torch.lerp, ("weight",)),
     "LerpTensorFwdOp": (torch.lerp, ()),
+    "NanToNumFwdOp": (torch.nan_to_num, ("nan", "posinf", "neginf")),
     "MaskedFillFwdOp": (torch.Tensor.masked_fill, ()),
     "MaskedFillScalarFwdOp": (torch.Tensor.masked_fill, ("value",)),
     "WhereFwdOp": (torch.where, ()),

@@ -79,7 +79,16 @@ def _flashinfer_rms_norm(case: Case) -> Callable[..., Any]:
     return lambda x, weight: flashinfer.rmsnorm(x, weight, eps)
 
 
+def _batch_norm_bwd(case: Case) -> Callable[..., Any]:
+    """Torch's own gradient of batch normalisation; eps is in `rstd` already."""
+    backward = torch.ops.aten.native_batch_norm_backward
+    return lambda grad_out, x, weight, mean, rstd: backward(
+        grad_out, x, weight, None, None, mean, rstd, True, 0.0, [True, True, True]
+    )
+
+
 EAGER: dict[str, Make] = {
+    "BatchNormBwdOp": _batch_norm_bwd,
     "RMSNormFwdOp": _rms_norm,
     "LayerNormFwdOp": _layer_norm,
     "GroupNormFwdOp": _group_norm,

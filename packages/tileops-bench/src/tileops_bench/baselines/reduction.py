@@ -17,6 +17,8 @@ _TORCH: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "MeanFwdOp": (torch.mean, ("dim", "keepdim")),
     "VarFwdOp": (torch.var, ("dim", "correction", "keepdim")),
     "StdFwdOp": (torch.std, ("dim", "correction", "keepdim")),
+    "VarMeanFwdOp": (torch.var_mean, ("dim", "correction", "keepdim")),
+    "CountNonzeroFwdOp": (torch.count_nonzero, ("dim",)),
     "ArgmaxFwdOp": (torch.argmax, ("dim", "keepdim")),
     "ArgminFwdOp": (torch.argmin, ("dim", "keepdim")),
     "L1NormFwdOp": (torch.linalg.vector_norm, ("ord", "dim", "keepdim")),

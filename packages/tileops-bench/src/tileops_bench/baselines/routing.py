@@ -84,11 +84,21 @@ def _moe_align(case: Case) -> Callable[..., Any]:
     return call
 
 
+def _moe_unpermute(case: Case) -> Callable[..., Any]:
+    def call(mm2_pad: torch.Tensor, fwd_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
+        copies = mm2_pad[fwd_idx.clamp_min(0).long()].view(*topk_weights.shape, -1).float()
+        weights = topk_weights.masked_fill((fwd_idx < 0).view(topk_weights.shape), 0)
+        return (copies * weights[..., None]).sum(dim=1).to(mm2_pad.dtype)
+
+    return call
+
+
 EAGER: dict[str, Make] = {}
 LOCAL: dict[str, Make] = {
     "TopkSelectorFwdOp": _topk_selector,
     "FP8QuantFwdOp": _fp8_quant,
     "MoePermuteNopadFwdOp": _moe_permute,
     "MoePermuteAlignFwdOp": _moe_align,
+    "MoeUnpermuteFwdOp": _moe_unpermute,
 }
 OTHERS: tuple[Baseline, ...] = ()
