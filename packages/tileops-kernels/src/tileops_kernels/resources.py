@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tileops_kernels.kernels import get_kernel, list_kernels
+
+_TRACING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,15 @@ def measure(
 
 
 def _measure_one(kernel: type, sample: Mapping[str, Any], arch: str) -> KernelResources:
-    from tileops_kernels.targets import TargetError
+    from tileops_kernels.targets import TargetError, lower_cuda
 
+    config = kernel.default_config(target="cuda", arch=arch, **sample)
+    # TileLang reads a program's source again, and ast.parse before Python 3.11.9 confuses threads that do so
+    # at once ("AST constructor recursion depth mismatch").
+    with _TRACING:
+        program = kernel.program(**sample, config=config)
     try:
-        found = kernel.lower(arch, **sample)
+        found = lower_cuda(program, arch=arch, pass_configs=kernel.PASS_CONFIGS)
     except TargetError as error:
         return KernelResources(kernel.__name__, sample, arch, error=str(error))
     return KernelResources(
