@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tileops_kernels import __version__
+
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
@@ -35,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tileops-kernels", description="Kernels of tileops: what runs here, and the cache."
     )
+    parser.add_argument("--version", action="version", version=f"tileops-kernels {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     doctor = commands.add_parser("doctor", help="what this machine can run, and what to install")

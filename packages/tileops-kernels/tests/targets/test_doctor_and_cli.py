@@ -9,7 +9,7 @@ import json
 import pytest
 import torch
 
-from tileops_kernels import cli, dtypes
+from tileops_kernels import __version__, cli, dtypes
 from tileops_kernels.targets import compile_program, doctor
 
 COMPILER_VARIABLES = ("CXX", "TILEOPS_CXX")
@@ -133,3 +133,10 @@ def test_examples_of_a_module(module):
         importlib.import_module(f"tileops_kernels.{module}"), optionflags=doctest.ELLIPSIS
     )
     assert (found.failed, found.attempted > 0) == (0, True)
+
+
+def test_the_command_says_its_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"tileops-kernels {__version__}\n"
