@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tileops_tests import __version__
 from tileops_tests.cli import main
 from tileops_tests.record import read_record
 
@@ -123,3 +124,10 @@ def test_codes_and_schema_are_printed(capsys: pytest.CaptureFixture) -> None:
     assert "insensitive_workload" in capsys.readouterr().out
     assert main(["schema"]) == 0
     assert "properties" in json.loads(capsys.readouterr().out)
+
+
+def test_the_command_says_its_version(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"tileops-tests {__version__}\n"

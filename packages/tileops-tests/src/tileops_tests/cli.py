@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tileops_manifest import Entry, ManifestError, load_manifest
+from tileops_tests import __version__
 from tileops_tests.calibrate import calibration_record
 from tileops_tests.candidate import Candidate
 from tileops_tests.cases import TIERS, plan
@@ -64,6 +65,7 @@ def _as_interrupt(signum: int, frame: object) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tileops-tests", description="Independent verdicts on operators.")
+    parser.add_argument("--version", action="version", version=f"tileops-tests {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
 
     verify = commands.add_parser(
