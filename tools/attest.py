@@ -87,7 +87,7 @@ def check(record: Path, keys: Sequence[SSlibKey]) -> str:
         envelope = Envelope.from_dict(json.loads(place.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise AttestationError(f"{record}: is not signed ({place.name} is missing)") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AttestationError(f"{place}: is no DSSE envelope ({error})") from error
     try:
         (keyid,) = envelope.verify(list(keys), 1)
@@ -97,9 +97,14 @@ def check(record: Path, keys: Sequence[SSlibKey]) -> str:
         raise AttestationError(f"{place}: holds {envelope.payload_type!r}, expected {PAYLOAD!r}")
     signed, now = json.loads(envelope.payload), statement(record)
     if signed != now:
-        was, found = (s["subject"][0]["digest"]["sha256"][:12] for s in (signed, now))
-        raise AttestationError(f"{record}: is not what was signed (SHA-256 {found}, signed {was})")
+        was, found = (_subject(s) for s in (signed, now))
+        raise AttestationError(f"{record}: is not what was signed ({found}, signed {was})")
     return keyid
+
+
+def _subject(said: dict[str, Any]) -> str:
+    subject = said["subject"][0]
+    return f"{subject['name']} of SHA-256 {subject['digest']['sha256'][:12]}"
 
 
 def read_signer(path: Path) -> CryptoSigner:
@@ -121,11 +126,13 @@ def read_key(path: Path) -> SSlibKey:
 def keygen(path: Path) -> Path:
     """Make an Ed25519 key pair; refuses to replace one."""
     private = Ed25519PrivateKey.generate()
-    public = path.with_name(path.name + ".pub")
     try:
+        public = path.with_name(path.name + ".pub")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise AttestationError(f"{path}: is there already, and is not replaced") from None
+    except (OSError, ValueError) as error:
+        raise AttestationError(f"{path}: cannot be written ({error})") from error
     with os.fdopen(descriptor, "wb") as file:
         file.write(
             private.private_bytes(
@@ -145,13 +152,21 @@ def keygen(path: Path) -> Path:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("keygen", help="a key pair").add_argument("key", type=Path, metavar="KEY")
+    making = actions.add_parser("keygen", help="a key pair")
+    making.add_argument("key", type=Path, metavar="KEY", help="file for the private key; KEY.pub is made too")
     signing = actions.add_parser("sign", help="attest records")
-    signing.add_argument("records", nargs="+", type=Path, metavar="RECORD")
-    signing.add_argument("--key", type=Path, required=True, help="private key")
+    signing.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="verification record")
+    signing.add_argument("--key", type=Path, required=True, metavar="KEY", help="private key")
     checking = actions.add_parser("check", help="refuse records that are not as they were signed")
-    checking.add_argument("records", nargs="+", type=Path, metavar="RECORD")
-    checking.add_argument("--by", nargs="+", type=Path, required=True, metavar="PUB", help="trusted keys")
+    checking.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="verification record")
+    checking.add_argument(
+        "--by",
+        action="append",
+        type=Path,
+        required=True,
+        metavar="PUB",
+        help="a trusted key; repeatable",
+    )
     args = parser.parse_args(argv)
     refused = 0
     try:

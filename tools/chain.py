@@ -157,13 +157,18 @@ def verified(targets: Iterable[str] = evidence.TARGETS, root: Path = ROOT) -> li
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("show", help="the chain of one op").add_argument("op", metavar="OP")
+    showing = commands.add_parser("show", help="the chain of one op")
+    showing.add_argument("op", metavar="OP", help="manifest key")
     hand_over = commands.add_parser("verified", help="what a benchmark may stand on")
-    hand_over.add_argument("--out", type=Path, required=True, metavar="FILE")
+    hand_over.add_argument("--out", type=Path, required=True, metavar="FILE", help="for run --verified")
     args = parser.parse_args(argv)
     if args.command == "verified":
         books = verified()
-        args.out.write_text(json.dumps(books, indent=1) + "\n", encoding="utf-8")
+        try:
+            args.out.write_text(json.dumps(books, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"error: {args.out}: cannot be written ({error.strerror})", file=sys.stderr)
+            return 3
         print(", ".join(f"{book['target']}: {len(book['records'])} ops" for book in books))
         return 0
 

@@ -161,9 +161,13 @@ def main(argv: list[str] | None = None) -> int:
     again = actions.add_parser("renew", help="judge stale ops and some others again on the CPU")
     again.add_argument("--sample", type=int, default=0, metavar="N", help="current ops to judge again (0)")
     again.add_argument("--seed", type=int, help="of the sample; default: drawn and printed")
-    again.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
-    again.add_argument("--out", type=Path, default=ROOT / "evidence/renewed-cpu.json", metavar="FILE")
+    again.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="ops at a time")
+    again.add_argument(
+        "--out", type=Path, default=ROOT / "evidence/renewed-cpu.json", metavar="FILE", help="the new records"
+    )
     args = parser.parse_args(argv)
+    if args.action == "renew" and (args.sample < 0 or args.jobs < 1):
+        parser.error(f"--sample must be at least 0 and --jobs 1, got {args.sample} and {args.jobs}")
 
     from tileops_manifest import load_manifest
     from tileops_tests.digests import digests_of

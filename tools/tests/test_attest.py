@@ -74,9 +74,16 @@ def test_the_attestation_of_another_record_is_refused(record: Path) -> None:
     assert check(other) == 1
 
 
-@pytest.mark.parametrize(
-    "content", [None, "", "{}", '{"payload": "!", "payloadType": "x", "signatures": []}']
+UNSIGNED = (
+    None,
+    "",
+    "{}",
+    '{"payload": "!", "payloadType": "x", "signatures": []}',
+    '{"payload": 1, "payloadType": null, "signatures": [3]}',
 )
+
+
+@pytest.mark.parametrize("content", UNSIGNED)
 def test_an_unsigned_record_is_refused(record: Path, content: str | None) -> None:
     place = attest.attestation_of(record)
     place.unlink() if content is None else place.write_text(content)
@@ -95,6 +102,22 @@ def test_a_key_is_never_replaced_and_is_its_owners_alone(record: Path) -> None:
     key = record.parent / "key"
     assert key.stat().st_mode & 0o777 == 0o600
     assert attest.main(["keygen", str(key)]) == 2
+
+
+def test_a_renamed_record_is_refused_by_its_name(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    moved = record.rename(record.with_name("other.json"))
+    attest.attestation_of(record).rename(attest.attestation_of(moved))
+    assert check(moved) == 1
+    assert "other.json of SHA-256" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["missing/key", "."])
+def test_a_place_where_no_key_can_be_written_is_a_wrong_call(tmp_path: Path, place: str) -> None:
+    assert attest.main(["keygen", str(tmp_path / place) if place != "." else place]) == 2
+
+
+def test_the_options_may_come_first(record: Path) -> None:
+    assert attest.main(["check", "--by", str(record.parent / "key.pub"), str(record)]) == 0
 
 
 def test_a_file_that_is_no_key_is_a_wrong_call(record: Path) -> None:

@@ -116,6 +116,12 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return verdicts
 
 
+def test_a_negative_sample_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        evidence.main(["renew", "--sample", "-1"])
+    assert "got -1" in capsys.readouterr().err
+
+
 def test_stale_ops_get_a_new_record_and_drawn_ones_keep_theirs(judge: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "renewed.json"
     assert renew(["AFwdOp"], ["BFwdOp"], 1, out) == 0

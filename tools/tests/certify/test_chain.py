@@ -80,6 +80,12 @@ def test_what_is_handed_over_is_what_the_benchmark_reads(kept: Path, tmp_path: P
     assert read_verified(out, "cpu", candidate_digest("tileops")) == {OP: evidence.record_digest(part)}
 
 
+def test_a_full_disk_is_an_error_and_no_traceback(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(kept, "cpu")
+    assert chain.main(["verified", "--out", str(kept / "missing" / "x.json")]) == 3
+    assert "cannot be written" in capsys.readouterr().err
+
+
 def test_an_unknown_op_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         chain.main(["show", "ReluFwdOpp"])
