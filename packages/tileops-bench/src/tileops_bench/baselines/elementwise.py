@@ -43,7 +43,6 @@ _TORCH: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Log1pFwdOp": (torch.log1p, ()),
     "CeilFwdOp": (torch.ceil, ()),
     "TruncFwdOp": (torch.trunc, ()),
-    "RoundFwdOp": (torch.round, ("decimals",)),
     "SignFwdOp": (torch.sign, ()),
     "IsinfFwdOp": (torch.isinf, ()),
     "IsfiniteFwdOp": (torch.isfinite, ()),
@@ -105,6 +104,12 @@ def _torch(op: str) -> Make:
     return make
 
 
+def _round(case: Case) -> Callable[..., Any]:
+    """Torch takes integers where `decimals` is left out alone."""
+    decimals = case.params["decimals"]
+    return partial(torch.round, decimals=decimals) if decimals else torch.round
+
+
 def _gated(op: str) -> Make:
     activation = _GATED[op][0]
 
@@ -137,7 +142,7 @@ def _flashinfer(name: str) -> Make:
     return make
 
 
-EAGER: dict[str, Make] = {op: _torch(op) for op in _TORCH}
+EAGER: dict[str, Make] = {op: _torch(op) for op in _TORCH} | {"RoundFwdOp": _round}
 LOCAL: dict[str, Make] = {op: _gated(op) for op in _GATED}
 OTHERS: tuple[Baseline, ...] = tuple(
     Baseline(op, "liger", _liger(*liger), "liger-kernel", "liger_kernel", ("cuda",))
