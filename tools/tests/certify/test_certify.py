@@ -136,7 +136,8 @@ def test_rejected_baseline_is_not_run_and_a_row_without_another_is_no_win(plante
     assert planted.row(*only)["against"] == "wrong"
     row = planted.row(*only, "--certificates", planted.folder / "certificates.json")
     assert row["verdict"] == "INVALID"
-    assert [problem["code"] for problem in row["problems"]] == ["baseline_failed"]
+    # A busy machine may add that it was throttled.
+    assert {problem["code"] for problem in row["problems"]} - {"throttled"} == {"baseline_failed"}
     (refused,) = (b for b in row["baselines"] if b["name"] == "wrong")
     assert (refused["status"], refused["certified"]) == ("rejected", "no")
     assert "summary" not in refused
