@@ -78,14 +78,20 @@ def import_closure(
         file = pending.pop()
         if file not in seen:
             seen.add(file)
-            names = _imported(file, root, package)
-            found = {file: _target_of(file, root) for name in names for file in _resolve(name, root, package)}
+            found = _imported_files(file, root, package)
             chooses = target in found.values() and len(set(found.values()) - {None}) > 1
             pending += [file for file, other in found.items() if not chooses or other in (None, target)]
     above = {
         parent / "__init__.py" for file in seen for parent in file.parents if parent.is_relative_to(root)
     }
     return frozenset(seen | {init for init in above if init.exists()})
+
+
+@cache
+def _imported_files(file: Path, root: Path, package: str) -> dict[Path, str | None]:
+    """Files of the package that a file imports, each with the target that it belongs to."""
+    names = _imported(file, root, package)
+    return {found: _target_of(found, root) for name in names for found in _resolve(name, root, package)}
 
 
 def _target_of(file: Path, root: Path) -> str | None:
