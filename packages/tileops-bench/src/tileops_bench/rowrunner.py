@@ -55,6 +55,10 @@ class RunSettings:
     verified: Mapping[str, str] = field(default_factory=dict)
     calibration: Calibration | None = None
 
+    def record_of(self, op: str) -> str:
+        """Digest of the verification record that rows of an op stand on, or `unverified`."""
+        return self.verified.get(op, UNVERIFIED)
+
 
 @dataclass(frozen=True)
 class Round:
@@ -260,7 +264,7 @@ class RowRunner:
             seconds=0.0,
             timer=evidence.reported_timer,
             digests=dict(digests),
-            verification=self._settings.verified.get(row.op, UNVERIFIED),
+            verification=self._settings.record_of(row.op),
             verdict=judgement.verdict,
             problems=judgement.problems,
             candidate=evidence.candidate,

@@ -20,7 +20,7 @@ from tileops_bench.errors import ResultsError, UsageError
 from tileops_bench.plan import PlannedRow, baselines_digest
 from tileops_bench.prepare import prepare
 from tileops_bench.protocol import Phase, Ready
-from tileops_bench.records import UNVERIFIED, Header, Row, Status
+from tileops_bench.records import Header, Row, Status
 from tileops_bench.rowrunner import RowRunner, RunSettings
 from tileops_bench.session import ChildSession
 from tileops_bench.store import Results, ResultsWriter, finished_keys, read_results
@@ -154,7 +154,7 @@ def row_digests(row: PlannedRow, settings: RunSettings) -> dict[str, str]:
         "certificates": text_digest(
             f"{b.name} {certified(settings.certificates, b.digest)}" for b in baselines_for(row.op)
         ),
-        "verification": settings.verified.get(row.op, UNVERIFIED),
+        "verification": settings.record_of(row.op),
         "bench": package_digest("tileops_bench"),
     }
 
