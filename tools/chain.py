@@ -36,7 +36,7 @@ def show(op: str) -> Iterator[str]:
     from tileops_tests.oracles import get_oracle, module_of
 
     entry, oracle = load_manifest()[op], get_oracle(op)
-    digests = {target: _digests(op, target) for target in evidence.TARGETS}
+    digests = {target: evidence.digests_now(op, target) for target in evidence.TARGETS}
     both = digests["cpu"]
     kernels = sorted({get_kernel(name).__module__ for name in entry.kernel_map.values()})
     baselines = baselines_for(op)
@@ -123,14 +123,6 @@ def _file(module: str) -> str:
     return importlib.import_module(module).__file__
 
 
-def _digests(op: str, target: str) -> dict[str, str]:
-    from tileops_manifest import load_manifest
-    from tileops_tests.digests import digests_of
-    from tileops_tests.oracles import get_oracle
-
-    return digests_of(load_manifest()[op], get_oracle(op), None, target)
-
-
 def verified(targets: Iterable[str] = evidence.TARGETS, root: Path = ROOT) -> list[dict[str, Any]]:
     """Per target the ops whose record says passed and is of the state at hand, by the record's digest."""
     from tileops_bench.digests import candidate_digest
@@ -147,7 +139,7 @@ def verified(targets: Iterable[str] = evidence.TARGETS, root: Path = ROOT) -> li
                 for op, record in records[target].items()
                 if op in manifest
                 and record["status"] == "passed"
-                and not evidence.outdated(record, _digests(op, target))
+                and not evidence.outdated(record, evidence.digests_now(op, target))
             },
         }
         for target in targets

@@ -73,6 +73,15 @@ def find_gaps(
     return gaps
 
 
+def digests_now(op: str, target: str) -> dict[str, str]:
+    """What an op's verdict on a target rests on, as it stands. Needs tileops-tests."""
+    from tileops_manifest import load_manifest
+    from tileops_tests.digests import digests_of
+    from tileops_tests.oracles import get_oracle
+
+    return digests_of(load_manifest()[op], get_oracle(op), None, target)
+
+
 def outdated(record: Mapping[str, Any], digests: Mapping[str, str]) -> list[str]:
     """Names of what has changed since an op's record was made."""
     return sorted(name for name, value in digests.items() if record["digests"].get(name) != value)
@@ -170,16 +179,11 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--sample must be at least 0 and --jobs 1, got {args.sample} and {args.jobs}")
 
     from tileops_manifest import load_manifest
-    from tileops_tests.digests import digests_of
-    from tileops_tests.oracles import get_oracle
 
     manifest = load_manifest()
     statuses = {name: dict(manifest[name].status) for name in manifest}
     claimed = [name for name, status in statuses.items() if "implemented" in status.values()]
-    digests = {
-        target: {name: digests_of(manifest[name], get_oracle(name), None, target) for name in claimed}
-        for target in TARGETS
-    }
+    digests = {target: {name: digests_now(name, target) for name in claimed} for target in TARGETS}
     records = read_records()
     if args.action == "renew":
         seed = secrets.randbits(32) if args.seed is None else args.seed

@@ -3,7 +3,7 @@
     python tools/sanitize.py [OP ...] --checks memcheck racecheck synccheck --jobs N --out FILE
 
 Runs small rows (the first, the most ragged, other branches, own sizes up to `LIMITS`) of ops that together
-use every kernel, several ops to a process. Needs the packages of workloads, kernels and tests, which
+use every kernel, several ops to a process. Needs all five packages, which
 `hatch run certify:sanitize` has, and compute-sanitizer of the CUDA toolkit. Exit status 1 where a check found
 something, an op failed, or a kernel was never run; 2 for a wrong call.
 """
@@ -194,6 +194,7 @@ def main(argv: list[str] | None = None) -> int:
     groups = [ops[i :: -(-len(ops) // args.group)] for i in range(-(-len(ops) // args.group))]
     results: dict[str, dict[str, dict[str, Any]]] = {check: {} for check in args.checks}
     kernels: set[str] = set()
+    known = {name for name in list_kernels() if not args.ops and _serves(get_kernel(name))}
     work = [(check, group) for check in args.checks for group in groups]
     with ThreadPoolExecutor(args.jobs) as pool:
         answers = pool.map(lambda w: check_group(args.sanitizer, *w, args.timeout), work)
@@ -203,9 +204,6 @@ def main(argv: list[str] | None = None) -> int:
             for op, what in found.items():
                 said = "; ".join(what["messages"][:3])
                 print(f"{check:9} {op:50} {what['cases']} cases {said or 'clean'}", flush=True)
-            known = (
-                {name for name in list_kernels() if _serves(get_kernel(name))} if not args.ops else kernels
-            )
             summary = summarise(results, kernels, known)
             if args.out:
                 _write(args.out, summary, results)
@@ -225,6 +223,8 @@ def _serves(kernel: type) -> bool:
 def _write(path: Path, summary: dict[str, Any], results: dict[str, Any]) -> None:
     import torch
 
+    from tileops_bench.files import replace_file
+
     record = {
         "schema": SCHEMA,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -232,9 +232,7 @@ def _write(path: Path, summary: dict[str, Any], results: dict[str, Any]) -> None
         "summary": summary,
         "checks": results,
     }
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    replace_file(path, json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

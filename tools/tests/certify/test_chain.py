@@ -18,7 +18,7 @@ def record(target: str, **changes: object) -> dict:
         "op": OP,
         "status": "passed",
         "cases": {"declared": 2, "run": 2, "passed": 2, "refused": 0, "known_failures": 0},
-        "digests": chain._digests(OP, target),
+        "digests": evidence.digests_now(OP, target),
     }
     return {
         "created": "2026-01-02T00:00:00Z", "device": "Some Device", "target": target, "tier": "smoke",
@@ -56,8 +56,8 @@ def test_every_link_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_record_of_another_state_is_shown_as_stale_and_not_handed_over(kept: Path) -> None:
     keep(kept, "cpu")
-    stale = keep(kept, "cuda", digests=chain._digests(OP, "cuda") | {"oracle": "another"})
-    shown = "\n".join(chain._record_lines(OP, "cuda", chain._digests(OP, "cuda")))
+    stale = keep(kept, "cuda", digests=evidence.digests_now(OP, "cuda") | {"oracle": "another"})
+    shown = "\n".join(chain._record_lines(OP, "cuda", evidence.digests_now(OP, "cuda")))
     assert "stale: other oracle" in shown
     assert evidence.record_digest(stale)[:12] in shown
     cpu, cuda = chain.verified()
