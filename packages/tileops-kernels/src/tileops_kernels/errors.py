@@ -74,7 +74,8 @@ class DeviceError(OpError, RuntimeError):
 
 
 class LayoutError(OpError, TypeError):
-    """An input is not a dense strided tensor (sparse, quantised, nested, conjugated or negative view)."""
+    """An input is not a dense strided tensor in memory: it is sparse, quantised, nested, uninitialised or
+    freed, or is to be written and has elements that share a place."""
 
 
 class InputTypeError(OpError, TypeError):

@@ -11,6 +11,19 @@ from tileops_kernels.ops import get_function, get_op, list_ops
 X, W = torch.ones(2, 8), torch.ones(8)
 
 
+def _without_storage(tensor, left):
+    """A tensor whose storage was shrunk to `left` bytes, as sharded training does with what it has sent."""
+    tensor = tensor.clone()
+    tensor.untyped_storage().resize_(left)
+    return tensor
+
+
+def _escaped():
+    seen = []
+    torch.vmap(lambda row: seen.append(row) or row)(X)
+    return seen[0]
+
+
 BAD_CALLS = {
     "wrong shape": (
         (X, torch.ones(7), [8]),
@@ -54,6 +67,23 @@ BAD_CALLS = {
         errors.LayoutError,
         "x is a nested tensor",
     ),
+    "quantised": (
+        (torch.quantize_per_tensor(X, 1.0, 0, torch.quint8), W, [8]),
+        errors.LayoutError,
+        r"x is a quantised tensor \(torch.quint8\)",
+    ),
+    "uninitialised": (
+        (torch.nn.UninitializedParameter(), W, [8]),
+        errors.LayoutError,
+        "x is an uninitialised parameter",
+    ),
+    "of an ended vmap": ((_escaped(), W, [8]), errors.LayoutError, "x is a tensor of a vmap that has ended"),
+    "freed": (
+        (_without_storage(X, 0), W, [8]),
+        errors.LayoutError,
+        r"x.untyped_storage\(\) is of 0 bytes, expected at least 64 bytes",
+    ),
+    "freed, second": ((X, _without_storage(W, 0), [8]), errors.LayoutError, r"weight.untyped_storage\(\)"),
     "not enough dims": ((torch.tensor(1.0), W, [8]), errors.ShapeError, r"x.shape is \(\)"),
     "another rank": ((torch.ones((1,) * 10), W, [8]), errors.ShapeError, "x.shape is"),
 }
@@ -76,6 +106,14 @@ def test_bad_call_is_refused_again_after_a_good_one(probes, case):
     for _ in range(2):
         with pytest.raises(error, match=message):
             probes.rows.function(*args)
+
+
+def test_a_shrunk_storage_is_refused(probes):
+    last = X.numel() * X.element_size()
+    assert probes.rows.function(_without_storage(X, last), W, [8]).shape == X.shape
+    probes.rows.runtime.plans.clear()
+    with pytest.raises(errors.LayoutError, match="is of 60 bytes, expected at least 64 bytes"):
+        probes.rows.function(_without_storage(X, last - 4), W, [8])
 
 
 def test_a_ten_dimensional_tensor_is_an_input_like_any_other(probes):
@@ -161,3 +199,12 @@ def test_writing_an_expanded_input_is_refused(probes):
     with pytest.raises(errors.LayoutError, match=r"input.stride\(\) is \(0,\)"):
         probes.inplace.function(torch.ones(1).expand(4), inplace=True)
     assert probes.inplace.function(torch.ones(1).expand(4)).shape == (4,)
+
+
+@pytest.mark.parametrize(
+    "lazy", [torch._neg_view(W), torch._efficientzerotensor((8,))], ids=["negated", "zeros"]
+)
+def test_writing_a_lazy_input_is_refused(probes, lazy):
+    with pytest.raises(errors.LayoutError, match="input is a lazily negated, conjugated or zero tensor"):
+        probes.inplace.function(lazy, inplace=True)
+    assert probes.inplace.function(lazy).shape == (8,)

@@ -83,6 +83,7 @@ def test_alignment_is_part_of_the_key_only_where_a_kernel_asks(probes, monkeypat
     probes.rows.function(shifted, W, [8])
     assert prepared(probes.rows) == 1
     monkeypatch.setitem(probes.rows.runtime.__dict__, "alignment", 16)
+    probes.rows.runtime.plans.clear()
     for _ in range(2):
         probes.rows.function(aligned, W, [8])
         probes.rows.function(shifted, W, [8])
@@ -129,6 +130,12 @@ def test_eager_key_is_refused_where_more_than_the_kernel_must_see_the_call():
     assert eager_key((), (grad,)) is None
     assert negated.is_neg()
     assert eager_key((), (negated,)) is None
+    pairs = torch.ones(2, dtype=torch.complex64)
+    assert eager_key((), (pairs,)) is not None
+    assert eager_key((), (pairs.conj(),)) is None
+    assert eager_key((), (torch.empty(0),)) is not None
+    assert eager_key((), (torch._efficientzerotensor((2,)),)) is None
+    assert eager_key((), (torch._to_functional_tensor(X),)) is None
     with torch.no_grad():
         assert eager_key((), (grad, torch.nn.Parameter(W))) is not None
     with torch.device("cpu"):

@@ -240,6 +240,56 @@ def test_lazily_negated_input_is_resolved(probes):
     assert not probes.rows.runtime.plans.get(("other",))
 
 
+# What torch resolves before an operator sees it: made from a dense tensor of any dtype it can be made of.
+RESOLVED = {
+    "negated": lambda x: torch._neg_view(x),
+    "conjugated": lambda x: x.conj() if x.is_complex() else torch.complex(x, x).conj().real,
+    "zeros": lambda x: torch._efficientzerotensor(x.shape, dtype=x.dtype),
+    "expanded": lambda x: x[:1].expand_as(x),
+    "shared until written": lambda x: torch._lazy_clone(x),
+}
+# One op of each flow that takes one tensor alone, and every op that takes complex tensors.
+SAMPLES = {
+    "ReluFwdOp": {},
+    "SumFwdOp": {"dim": [1]},
+    "VarFwdOp": {"dim": [1]},
+    "SoftmaxFwdOp": {"dim": 1},
+    "CumsumFwdOp": {"dim": 1},
+    "SiluAndMulFwdOp": {},
+    "AllFwdOp": {"dim": [1]},
+    "AnyFwdOp": {"dim": [1]},
+    "CountNonzeroFwdOp": {"dim": [1]},
+}
+COMPLEX = [name for name in IMPLEMENTED if "complex64" in ops.get_op(name).SUPPORTED_DTYPES]
+
+
+def test_every_op_of_complex_tensors_is_sampled():
+    assert COMPLEX
+    assert set(COMPLEX) <= set(SAMPLES)
+
+
+@pytest.mark.parametrize("state", RESOLVED)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in SAMPLES), *((name, torch.complex64) for name in COMPLEX)],
+)
+def test_lazy_inputs_are_inputs_like_any_other(name, dtype, state):
+    x = torch.ones(4, 8, dtype=dtype)
+    op = get_op(name)(**SAMPLES[name])
+    dense = op(x)  # a plan of the same shape and strides is there
+    lazy = RESOLVED[state](x)
+    for call in (op, lambda x: CATALOG.runtime(name).call_overload((x,), tuple(op.params.values()))):
+        result = call(lazy)
+        assert (result.shape, result.dtype) == (dense.shape, dense.dtype)
+        assert result.data_ptr()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_tensors_of_functionalisation_stay_such(name):
+    x = torch._to_functional_tensor(torch.ones(4, 8))
+    assert torch._is_functional_tensor(get_op(name)(**SAMPLES[name])(x))
+
+
 def test_subclasses_go_through_the_dispatcher(probes):
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -9,14 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
+from torch.nn.parameter import is_lazy
 
 from tileops_kernels.errors import DeviceError, InputTypeError, LayoutError, MissingInputError
+from tileops_kernels.ops.flows._layout import span
 from tileops_manifest import TensorMeta
 
 if TYPE_CHECKING:
     from tileops_manifest import Binding, Entry
 
-__all__ = ["SERVED_DEVICES", "bind", "check_tensors", "first_tensor", "spec_value"]
+__all__ = ["SERVED_DEVICES", "bind", "check_memory", "check_tensors", "first_tensor", "spec_value"]
 
 # Devices that a target runs on; "meta" has shapes only and is served by the fake implementation.
 SERVED_DEVICES = frozenset({"cpu", "cuda"})
@@ -45,7 +48,8 @@ def check_tensors(entry: Entry, inputs: Sequence[Any]) -> None:
     Raises:
         InputTypeError: an input is not a tensor.
         MissingInputError: an input that is not optional is None.
-        LayoutError: an input is sparse, nested, quantised or of another layout without strides.
+        LayoutError: an input is sparse, nested, quantised or of another layout without strides, has no shape
+            yet, or belongs to a `vmap` that has ended.
         DeviceError: the inputs lie on several devices, or on one that no target serves.
     """
     anchor: tuple[str, torch.device] | None = None
@@ -88,7 +92,11 @@ def check_tensors(entry: Entry, inputs: Sequence[Any]) -> None:
 
 def _check_layout(op: str, name: str, tensor: torch.Tensor) -> None:
     kind = None
-    if tensor.is_nested:
+    if is_lazy(tensor):
+        kind = "an uninitialised parameter"
+    elif is_batchedtensor(tensor) and peek_interpreter_stack() is None:
+        kind = "a tensor of a vmap that has ended"
+    elif tensor.is_nested:
         kind = "a nested tensor"
     elif tensor.layout is not torch.strided:
         kind = f"a tensor of layout {tensor.layout}"
@@ -96,6 +104,27 @@ def _check_layout(op: str, name: str, tensor: torch.Tensor) -> None:
         kind = f"a quantised tensor ({tensor.dtype})"
     if kind is not None:
         raise LayoutError(op, argument=name, got=kind, expected="a dense strided tensor", rule="dense inputs")
+
+
+def check_memory(entry: Entry, inputs: Sequence[torch.Tensor | None]) -> None:
+    """Check that every input's storage holds its elements: kernels read addresses.
+
+    Raises:
+        LayoutError: the storage was freed or shrunk under the tensor.
+    """
+    for name, tensor in zip(entry.inputs, inputs, strict=True):
+        if tensor is None or tensor.device.type not in SERVED_DEVICES or not tensor.numel():
+            continue
+        reach = tensor.storage_offset() + span(tensor.shape, tensor.stride())
+        needed, held = reach * tensor.element_size(), tensor.untyped_storage().nbytes()
+        if held < needed or not tensor.data_ptr():
+            raise LayoutError(
+                entry.name,
+                argument=f"{name}.untyped_storage()",
+                got=f"of {held} bytes",
+                expected=f"at least {needed} bytes of memory",
+                rule="the storage holds the tensor",
+            )
 
 
 def _describe(value: Any) -> str:

@@ -76,27 +76,29 @@ def tensor_key(
 ) -> tuple[Any, ...]:
     """Return the plan key of a call: its params and all that a plan may depend on of its tensors.
 
-    Of addresses that is what is left modulo `alignment`.
+    Of addresses that is what is left modulo `alignment`, and None for a tensor without memory.
 
     >>> tensor_key((), [torch.empty(2, 3), None])
-    ((), torch.Size([2, 3]), (3, 1), torch.float32, device(type='cpu'), None)
+    ((), torch.Size([2, 3]), (3, 1), torch.float32, device(type='cpu'), 0, None)
     """
     key: list[Any] = [params_key]
     for tensor in tensors:
         if tensor is None:
             key.append(None)
         else:
-            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-            if alignment != 1:
-                key.append(tensor.data_ptr() % alignment)
+            address = tensor.data_ptr()
+            place = address % alignment if address else None
+            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, place)
     return tuple(key)
 
 
 def eager_key(params_key: Hashable, inputs: Sequence[Any], alignment: int = 1) -> tuple[Any, ...] | None:
     """Return the plan key, or None where more than the kernel has to see the call.
 
-    That is: a mode, a transform or a tracer is active, or an input is no plain tensor, needs a gradient, or
-    is a lazily negated view. The loop of `tensor_key` is repeated here: this is every eager call's path.
+    That is: a mode, a transform or a tracer is active, or an input is no plain tensor, needs a gradient, is
+    a lazily negated or conjugated view, or has elements and no memory of its own (one that stands for zeros,
+    a wrapper, one whose storage was freed). The loop of `tensor_key` is repeated here: this is every eager
+    call's path.
     """
     if (
         _dispatch_modes()
@@ -114,9 +116,13 @@ def eager_key(params_key: Hashable, inputs: Sequence[Any], alignment: int = 1) -
         elif type(tensor) not in _PLAIN_TYPES or (grad and tensor.requires_grad) or tensor.is_neg():
             return None
         else:
-            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-            if alignment != 1:
-                key.append(tensor.data_ptr() % alignment)
+            dtype, address = tensor.dtype, tensor.data_ptr()
+            if dtype.is_complex and tensor.is_conj():
+                return None
+            if not address and tensor.numel():
+                return None
+            place = address % alignment if address else None
+            key += (tensor.shape, tensor.stride(), dtype, tensor.device, place)
     return tuple(key)
 
 

@@ -106,6 +106,8 @@ class OpRuntime:
             self.canonical_params(params)
         for commitment in commitments:
             commitment.check(inputs)
+        if self.mutation is not None and self.mutation.applies(params):
+            self._check_in_place(inputs)
         return self.call_overload(inputs, params)
 
     def call_overload(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
@@ -184,6 +186,7 @@ class OpRuntime:
         self, inputs: tuple[Any, ...], params: tuple[Any, ...], commitments: tuple[Commitment, ...]
     ) -> Run:
         checks.check_tensors(self.entry, inputs)
+        checks.check_memory(self.entry, inputs)
         binding = self.bind(inputs, params)
         for commitment in commitments:
             commitment.check(inputs)
@@ -195,6 +198,20 @@ class OpRuntime:
             self._check_writable(inputs)
             run = _with_version_bumps(run, self.mutation.inputs)
         return run
+
+    def _check_in_place(self, inputs: Sequence[torch.Tensor | None]) -> None:
+        # The dispatcher resolves such views, and writes back only what an operator returns: ours return new
+        # tensors alone.
+        for i in self.mutation.inputs:
+            tensor = inputs[i]
+            if tensor is not None and (tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()):
+                raise LayoutError(
+                    self.entry.name,
+                    argument=self.signature.inputs[i],
+                    got="a lazily negated, conjugated or zero tensor",
+                    expected="a tensor whose memory holds its values",
+                    rule="an input that is written is its memory",
+                )
 
     def _check_writable(self, inputs: Sequence[torch.Tensor | None]) -> None:
         for i in self.mutation.inputs:
