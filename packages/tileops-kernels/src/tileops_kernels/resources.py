@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tileops_kernels.kernels import get_kernel, list_kernels
-
-_TRACING = threading.Lock()
+from tileops_kernels.kernels import Kernel, get_kernel, list_kernels
 
 
 @dataclass(frozen=True)
@@ -71,16 +68,11 @@ def measure(
         yield from pool.map(lambda item: _measure_one(*item), work)
 
 
-def _measure_one(kernel: type, sample: Mapping[str, Any], arch: str) -> KernelResources:
-    from tileops_kernels.targets import TargetError, lower_cuda
+def _measure_one(kernel: type[Kernel], sample: Mapping[str, Any], arch: str) -> KernelResources:
+    from tileops_kernels.targets import TargetError
 
-    config = kernel.default_config(target="cuda", arch=arch, **sample)
-    # TileLang reads a program's source again, and ast.parse before Python 3.11.9 confuses threads that do so
-    # at once ("AST constructor recursion depth mismatch").
-    with _TRACING:
-        program = kernel.program(**sample, config=config)
     try:
-        found = lower_cuda(program, arch=arch, pass_configs=kernel.PASS_CONFIGS)
+        found = kernel.lower(arch, **sample)
     except TargetError as error:
         return KernelResources(kernel.__name__, sample, arch, error=str(error))
     return KernelResources(

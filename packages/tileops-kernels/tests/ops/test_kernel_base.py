@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -86,6 +87,44 @@ def test_threads_share_one_compilation(kernel):
     assert len(results) == 8
     assert len(set(map(id, results))) == 1
     assert len(kernel.compiled_with) == 1
+
+
+def test_threads_trace_one_at_a_time_and_compile_side_by_side(kernel, monkeypatch):
+    tracing, most = [], []
+    together = threading.Barrier(8)
+
+    def program(*, hidden, config):
+        tracing.append(hidden)
+        time.sleep(0.002)
+        most.append(len(tracing))
+        tracing.remove(hidden)
+
+    def compile_program(program, *target, **options):
+        together.wait(timeout=10)  # all threads are here at once, or the barrier breaks
+        return object()
+
+    monkeypatch.setattr(kernel, "program", staticmethod(program))
+    monkeypatch.setattr(targets, "compile_program", compile_program)
+    monkeypatch.setattr(targets, "lower_cuda", compile_program)
+    with ThreadPoolExecutor(8) as pool:
+        compiled = [pool.submit(kernel.compiled, CPU, hidden=hidden) for hidden in range(4)]
+        lowered = [pool.submit(kernel.lower, "sm_90a", hidden=hidden) for hidden in range(4, 8)]
+        assert len({id(future.result()) for future in [*compiled, *lowered]}) == 8
+    assert most == [1] * 8
+
+
+def test_threads_compile_different_kernels_at_once():
+    kernels = [get_kernel(name) for name in list_kernels()]
+
+    def traced(kernel):
+        sample = kernel.samples()[0]
+        config = kernel.default_config(target="cuda", arch="sm_90a", **sample)
+        return kernel._trace(config, sample).script()
+
+    chosen = [kernel for kernel in kernels if kernel.serves("cuda", "sm_90a")][::12]
+    alone = [traced(kernel) for kernel in chosen]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(traced, chosen * 2)) == alone * 2
 
 
 def test_a_failed_compilation_is_tried_again(kernel, monkeypatch):

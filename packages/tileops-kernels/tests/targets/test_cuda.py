@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tileops_kernels.targets import (
 )
 from tileops_kernels.targets.cuda import find_toolkit, toolkit
 from tileops_kernels.targets.cuda.artifact import parse_resources
+from tileops_kernels.targets.cuda.lowering import lower
 
 needs_nvcc = pytest.mark.usefixtures("nvcc")
 
@@ -135,3 +138,22 @@ def test_resources_command_writes_records(tmp_path: Path, capsys: pytest.Capture
 def test_resources_of_an_unknown_kernel_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["resources", "NoKernel"]) == 2
     assert "NoKernel" in capsys.readouterr().err
+
+
+def test_threads_lower_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TileLang traces Python of its own while it lowers a matrix product."""
+    inside, most = [], []
+
+    def slow(func, target):
+        inside.append(func)
+        time.sleep(0.002)
+        most.append(len(inside))
+        inside.pop()
+        raise ValueError("seen")
+
+    monkeypatch.setattr("tilelang.lower", slow)
+    program = scale_program()
+    with ThreadPoolExecutor(8) as pool:
+        lowered = [pool.submit(lower, program, "sm_90a", {}) for _ in range(8)]
+        assert all(isinstance(future.exception(), LoweringError) for future in lowered)
+    assert most == [1] * 8

@@ -17,6 +17,7 @@ import torch
 
 from tileops_kernels.errors import ConfigError, DeviceError
 from tileops_kernels.memo import Memo
+from tileops_kernels.tracing import TRACING
 
 __all__ = ["ConfigTable", "Kernel", "arch_of", "freeze", "target_of"]
 
@@ -261,7 +262,7 @@ class Kernel:
 
     @classmethod
     def lower(cls, arch: str, config: Any = None, **static: Any) -> Any:
-        """Lower to a CUDA binary for `arch` without a GPU: what the resource tests look at. See
+        """Lower to a CUDA binary for `arch` without a GPU: what the resource tests look at. Thread-safe. See
         `lower_cuda`."""
         from tileops_kernels.targets import lower_cuda
 
@@ -269,7 +270,7 @@ class Kernel:
         if config is None:
             config = cls.default_config(target="cuda", arch=arch, **static)
         cls._check_config(config)
-        return lower_cuda(cls.program(**static, config=config), arch=arch, pass_configs=cls.PASS_CONFIGS)
+        return lower_cuda(cls._trace(config, static), arch=arch, pass_configs=cls.PASS_CONFIGS)
 
     @classmethod
     def programs(cls) -> int:
@@ -296,11 +297,16 @@ class Kernel:
             )
 
     @classmethod
+    def _trace(cls, config: Any, static: Mapping[str, Any]) -> Any:
+        with TRACING:
+            return cls.program(**static, config=config)
+
+    @classmethod
     def _compile(cls, target: str, arch: str | None, config: Any, static: Mapping[str, Any]) -> Any:
         from tileops_kernels.targets import compile_program
 
         return compile_program(
-            cls.program(**static, config=config),
+            cls._trace(config, static),
             target,
             arch=arch,
             parallel=cls.PARALLEL_GRID,

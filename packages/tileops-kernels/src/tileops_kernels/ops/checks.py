@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
-from torch.nn.parameter import is_lazy
 
 from tileops_kernels.errors import DeviceError, InputTypeError, LayoutError, MissingInputError
 from tileops_kernels.ops.flows._layout import span
@@ -23,6 +21,9 @@ __all__ = ["SERVED_DEVICES", "bind", "check_memory", "check_tensors", "first_ten
 
 # Devices that a target runs on; "meta" has shapes only and is served by the fake implementation.
 SERVED_DEVICES = frozenset({"cpu", "cuda"})
+
+_is_batched = torch._C._functorch.is_batchedtensor
+_functorch_level = torch._C._functorch.peek_interpreter_stack
 
 
 def _spelled(dtype: torch.dtype) -> str:
@@ -92,9 +93,9 @@ def check_tensors(entry: Entry, inputs: Sequence[Any]) -> None:
 
 def _check_layout(op: str, name: str, tensor: torch.Tensor) -> None:
     kind = None
-    if is_lazy(tensor):
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         kind = "an uninitialised parameter"
-    elif is_batchedtensor(tensor) and peek_interpreter_stack() is None:
+    elif _is_batched(tensor) and _functorch_level() is None:
         kind = "a tensor of a vmap that has ended"
     elif tensor.is_nested:
         kind = "a nested tensor"

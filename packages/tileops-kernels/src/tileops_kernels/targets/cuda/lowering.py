@@ -21,6 +21,7 @@ from tilelang.jit.adapter.wrapper import TLCUDASourceWrapper
 from tvm import tirx
 from tvm.target import Target
 
+from ...tracing import TRACING
 from ..errors import LoweringError, TargetError
 from .barriers import check_barriers
 
@@ -98,7 +99,7 @@ extern "C" TL_EXPORT int init(int device) {{
 
 
 def lower(func: tirx.PrimFunc, arch: str, pass_configs: Mapping[str, object]) -> CudaSource:
-    """Lower a tile program for one architecture.
+    """Lower a tile program for one architecture. Thread-safe.
 
     Raises:
         TargetError: `arch` is not an architecture's name.
@@ -110,7 +111,7 @@ def lower(func: tirx.PrimFunc, arch: str, pass_configs: Mapping[str, object]) ->
     name = func.attrs["global_symbol"]
     module = tvm.IRModule({name: func})
     try:
-        with tvm.transform.PassContext(opt_level=3, config=dict(pass_configs)), target:
+        with TRACING, tvm.transform.PassContext(opt_level=3, config=dict(pass_configs)), target:
             artifact = tilelang.lower(func, target=target)
         code = _HostCode(
             module, artifact.kernel_source, target, artifact.device_mod, artifact.host_mod, dict(pass_configs)
