@@ -10,7 +10,7 @@ import torch
 
 from tileops_workloads import DISTRIBUTIONS, UnknownNameError, UnsupportedDtypeError
 from tileops_workloads.bits import Stream
-from tileops_workloads.distributions import generate
+from tileops_workloads.distributions import generate, least_shift
 
 FLOATS = (
     torch.float64,
@@ -38,86 +38,103 @@ GOLDEN = {
     "torch.float64 sparse-exact": "c13ebd8c0dbab93b",
     "torch.float64 adversarial": "9d1bca48d760a155",
     "torch.float64 structured": "69ef28b8fcfdc76f",
+    "torch.float64 shifted": "d5910731f2570242",
     "torch.float32 normal": "6b66e43ecdf0cb72",
     "torch.float32 exact": "9c2e30b492600d01",
     "torch.float32 sparse-exact": "a9e49f866d17f217",
     "torch.float32 adversarial": "7760f63535b3a141",
     "torch.float32 structured": "3425cea505aedb73",
+    "torch.float32 shifted": "767ee0671831ed2d",
     "torch.float16 normal": "04b3cf3477ad46c7",
     "torch.float16 exact": "d937d8dad65120fd",
     "torch.float16 sparse-exact": "40b8ec72cede7080",
     "torch.float16 adversarial": "159a9cb6360eeca1",
     "torch.float16 structured": "f314c92341a98a74",
+    "torch.float16 shifted": "fe21c3086fcdafe9",
     "torch.bfloat16 normal": "2d1268641f8fb9f5",
     "torch.bfloat16 exact": "6300a8cf9d3b20fe",
     "torch.bfloat16 sparse-exact": "669e42c7f8174638",
     "torch.bfloat16 adversarial": "ff749f470af2934d",
     "torch.bfloat16 structured": "63b364acf90803b1",
+    "torch.bfloat16 shifted": "c27f00177d31e49e",
     "torch.float8_e4m3fn normal": "6f540eff17e81404",
     "torch.float8_e4m3fn exact": "d149d41dbaa12487",
     "torch.float8_e4m3fn sparse-exact": "ae9e7e1d93b0a95a",
     "torch.float8_e4m3fn adversarial": "9e1ba5e23feb11fe",
     "torch.float8_e4m3fn structured": "f6a8c852a8700775",
+    "torch.float8_e4m3fn shifted": "dee13a22ef5c311f",
     "torch.float8_e5m2 normal": "d31466e6475581f3",
     "torch.float8_e5m2 exact": "8d2c49e18ac9639a",
     "torch.float8_e5m2 sparse-exact": "3ed29f9bec0cfa82",
     "torch.float8_e5m2 adversarial": "953025c29ac4f2c3",
     "torch.float8_e5m2 structured": "4bb26d9af4907696",
+    "torch.float8_e5m2 shifted": "d468210c4bbadff9",
     "torch.int8 normal": "935a2418b30bf2b8",
     "torch.int8 exact": "82ceefe078236886",
     "torch.int8 sparse-exact": "47bd8c4c1683980a",
     "torch.int8 adversarial": "0ae10c007157de47",
     "torch.int8 structured": "5bfe0ebead44e387",
+    "torch.int8 shifted": "935a2418b30bf2b8",
     "torch.int16 normal": "8f4021d7d13a07d4",
     "torch.int16 exact": "e2bd288a58c7e1d6",
     "torch.int16 sparse-exact": "daa2029f040fc72b",
     "torch.int16 adversarial": "b33d267f9a51e1bf",
     "torch.int16 structured": "25ece4a9a0694caf",
+    "torch.int16 shifted": "8f4021d7d13a07d4",
     "torch.int32 normal": "c17dab60e9e61008",
     "torch.int32 exact": "2b2079b0da3628c3",
     "torch.int32 sparse-exact": "430da6bfba6c2fb7",
     "torch.int32 adversarial": "95b83de233e65adb",
     "torch.int32 structured": "bb5468252079655c",
+    "torch.int32 shifted": "c17dab60e9e61008",
     "torch.int64 normal": "93558cafe6e42871",
     "torch.int64 exact": "d852d842bda7fbef",
     "torch.int64 sparse-exact": "faafccfb8c7a62a1",
     "torch.int64 adversarial": "90a581cad9c70867",
     "torch.int64 structured": "f6a9ca93a3dd30fa",
+    "torch.int64 shifted": "93558cafe6e42871",
     "torch.uint8 normal": "99c17e10fb9bc0ae",
     "torch.uint8 exact": "e87c83d653010efd",
     "torch.uint8 sparse-exact": "4ae67245aa9209c6",
     "torch.uint8 adversarial": "295e10e030e81302",
     "torch.uint8 structured": "5bfe0ebead44e387",
+    "torch.uint8 shifted": "99c17e10fb9bc0ae",
     "torch.uint16 normal": "8b3cb6b2fda689b6",
     "torch.uint16 exact": "7e2f28c431e23172",
     "torch.uint16 sparse-exact": "d2309da608b9c70a",
     "torch.uint16 adversarial": "960083c442b81ccb",
     "torch.uint16 structured": "25ece4a9a0694caf",
+    "torch.uint16 shifted": "8b3cb6b2fda689b6",
     "torch.uint32 normal": "0582aed24df4abf0",
     "torch.uint32 exact": "41faf16d64adca60",
     "torch.uint32 sparse-exact": "a0cb155dab1dd775",
     "torch.uint32 adversarial": "68f2f969fe7d3f73",
     "torch.uint32 structured": "bb5468252079655c",
+    "torch.uint32 shifted": "0582aed24df4abf0",
     "torch.uint64 normal": "e0bb009b68d3af87",
     "torch.uint64 exact": "867c5d9ecdc8ae8a",
     "torch.uint64 sparse-exact": "d851da95202c4e1b",
     "torch.uint64 adversarial": "9e35e18e09ef5223",
     "torch.uint64 structured": "f6a9ca93a3dd30fa",
+    "torch.uint64 shifted": "e0bb009b68d3af87",
     "torch.bool normal": "2bb13e91913de667",
     "torch.bool exact": "2bb13e91913de667",
     "torch.bool sparse-exact": "2bb13e91913de667",
     "torch.bool adversarial": "2bb13e91913de667",
     "torch.bool structured": "2bb13e91913de667",
+    "torch.bool shifted": "2bb13e91913de667",
     "torch.complex64 normal": "bcbf0a859a222b11",
     "torch.complex64 exact": "13ba41705c91c345",
     "torch.complex64 sparse-exact": "75453681e8d8eb45",
     "torch.complex64 adversarial": "01bcf96cd9cbaa75",
     "torch.complex64 structured": "71115691470b956f",
+    "torch.complex64 shifted": "5d520f6fde65f0e2",
     "torch.complex128 normal": "a8c77b380e87c7fd",
     "torch.complex128 exact": "a161b6261ebaf74c",
     "torch.complex128 sparse-exact": "f55b684dbf127897",
     "torch.complex128 adversarial": "21435ccd691532f2",
     "torch.complex128 structured": "ed7d6e51c2e46e63",
+    "torch.complex128 shifted": "e3bd822957f818aa",
 }
 
 
@@ -221,6 +238,18 @@ def test_structured_rows_take_turns():
     assert 1 < rows[2].unique().numel() < 6
     assert (rows[3].diff() < 0).all()
     assert rows[1, 0] != rows[5, 0]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_shifted_rows_have_means_far_larger_than_their_spread(dtype):
+    x = draw(dtype, "shifted", (16, 400)).double()
+    assert (x.mean(1).abs() >= 0.9 * least_shift(dtype)).all()
+    assert ((x.std(1) > 0.8) & (x.std(1) < 1.3)).all()
+    assert x[:8].mean(1).unique().numel() == 8
+
+
+def test_the_elements_of_a_single_shifted_row_share_a_mean():
+    assert draw(torch.float32, "shifted", (1, 400)).std() < 1.2
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)

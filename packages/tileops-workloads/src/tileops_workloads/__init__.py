@@ -11,6 +11,7 @@ from __future__ import annotations
 from . import attention, constants, routing, sequence, structured
 from .base import WorkloadBase
 from .boundary import BoundaryReport, boundary_dims, boundary_report
+from .centred import CENTRED
 from .distributions import DISTRIBUTIONS
 from .dtypes import torch_dtype
 from .errors import (
@@ -30,6 +31,7 @@ from .scale import SCALES
 __version__ = "0.1.0"
 
 __all__ = [
+    "CENTRED",
     "DISTRIBUTIONS",
     "LAYOUTS",
     "SCALES",

@@ -14,6 +14,7 @@ from tileops_manifest import Binding, Entry, Row, TensorMeta, TensorSpec
 
 from . import layouts
 from .bits import Stream
+from .centred import CENTRED, in_groups
 from .distributions import DISTRIBUTIONS, generate
 from .domains import Request, generate_integers
 from .dtypes import torch_dtype
@@ -145,13 +146,24 @@ class WorkloadBase:
 
     def draw(self, name: str, meta: TensorMeta, distribution: str | None = None) -> torch.Tensor:
         """Values of an input as its distribution alone has them; no NaN, no infinity where the entry leaves
-        it undefined.
+        it undefined. `shifted` is what the op subtracts a mean from, and nothing else.
         """
         chosen = self.distribution if distribution is None else distribution
+        if chosen == "shifted":
+            return self._shifted(name, torch_dtype(meta.dtype), meta.shape)
         values = generate(self.stream(name), meta.shape, torch_dtype(meta.dtype), chosen, self.device)
         if chosen == "adversarial" and values.is_floating_point():
             values = self._defined(values)
         return values
+
+    def _shifted(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        centred, stream = CENTRED.get(self.entry.name), self.stream(name)
+        if centred is None or centred.input != name:
+            return generate(stream, shape, dtype, "normal", self.device)
+        drawn = in_groups(
+            self.binding, centred.groups, lambda rows: generate(stream, rows, dtype, "shifted", self.device)
+        )
+        return drawn.reshape(shape)
 
     def _defined(self, values: torch.Tensor) -> torch.Tensor:
         numerics = self.entry.numerics

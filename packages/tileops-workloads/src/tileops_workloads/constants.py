@@ -59,18 +59,31 @@ class FiltersWorkload(ConstantsWorkload):
     constants: ClassVar[Mapping[str, Role]] = {"weight": any_value}
 
 
-@register("BatchNormFwdOp", "InstanceNormFwdOp", "BatchNormBwdOp")
+@register("BatchNormFwdOp", "InstanceNormFwdOp")
 class ChannelsWorkload(ConstantsWorkload):
     """Normalisations per channel: statistics, weight and bias may be joined to one scale and one shift."""
 
     constants: ClassVar[Mapping[str, Role]] = {
         "running_mean": any_value,
         "running_var": variance,
-        "mean": any_value,
-        "rstd": positive,
         "weight": any_value,
         "bias": any_value,
     }
+
+
+@register("BatchNormBwdOp")
+class SavedStatisticsWorkload(ConstantsWorkload):
+    """The backward of a normalisation per channel: where x is `shifted`, the mean of a channel lies among its
+    values.
+    """
+
+    constants: ClassVar[Mapping[str, Role]] = {"mean": any_value, "rstd": positive, "weight": any_value}
+
+    def gen_input(self, spec: TensorSpec, meta: TensorMeta, made: Made) -> torch.Tensor:
+        if spec.name == "mean" and self.distribution == "shifted":
+            # One of the values and not their sum, whose last bit would be the machine's.
+            return made["x"].transpose(0, 1).reshape(meta.shape[0], -1)[:, 0].to(torch.float32)
+        return super().gen_input(spec, meta, made)
 
 
 @register(

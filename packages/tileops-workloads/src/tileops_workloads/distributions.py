@@ -1,13 +1,14 @@
-"""What the values of an input look like: five distributions, each a function of position and random bits.
+"""What the values of an input look like: six distributions, each a function of position and random bits.
 
 `normal` is what timing and most checks use: zero mean, unit variance, bell-shaped. `exact` and
 `sparse-exact` hold only values whose sums and products are exact in float32, so a result has one right
 answer whatever the order of summation.
 `adversarial` mixes in NaN, infinities, signed zeros, denormals and the dtype's extremes; `structured` has
-sorted, constant and repeating rows.
+sorted, constant and repeating rows. `shifted` rows have a mean far larger than their spread, each another
+one: what a variance computed as E[x^2] - E[x]^2 cannot bear.
 
-Every step is integer arithmetic, a table look-up, or one correctly rounded float32 multiplication: the bytes
-are the same on every machine.
+Every step is integer arithmetic, a table look-up, or one correctly rounded float32 operation: the bytes are
+the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .bits import Stream, word_pairs
 from .dtypes import has_infinity
 from .errors import UnsupportedDtypeError, require_name
 
-DISTRIBUTIONS = ("normal", "exact", "sparse-exact", "adversarial", "structured")
+DISTRIBUTIONS = ("normal", "exact", "sparse-exact", "adversarial", "structured", "shifted")
 
 # Products of two of these are multiples of 1/4 not above 16: float32 adds 2^18 of them exactly, in any order.
 EXACT_VALUES = (-4.0, -3.0, -2.0, -2.0, -1.5, -1.0, -1.0, -0.5, 0.5, 1.0, 1.0, 1.5, 2.0, 2.0, 3.0, 4.0)
@@ -38,6 +39,12 @@ _BELL_UNIT = math.sqrt(3.0) / 65536
 _DENSE_SPECIALS_UP_TO = 4096
 _DENSE_SPECIALS_ONE_IN, _RARE_SPECIALS_ONE_IN = 8, 128
 _FLAT_ROW = 64
+
+# Means of `shifted` rows, over the least of their magnitudes. In float32 that is 2^10 spreads: its square is
+# near the significand's end, so that a difference of squares keeps few digits, while a mean keeps enough.
+# Narrower dtypes leave two steps of their grid for each spread.
+SHIFTS = (1.0, -1.75, 1.25, -1.5, 1.875, -1.125, 1.625, -1.375)
+_MOST_SPREADS = 2.0**10
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -98,7 +105,9 @@ def generate(
     values = _values_of(dtype, distribution)
     out = torch.empty(shape, dtype=dtype, device=device)
     flat = out.view(-1)
-    columns = shape[-1] if len(shape) > 1 and math.prod(shape[:-1]) > 1 else _FLAT_ROW
+    # Rows that take turns do so within a single one too; a mean is that of the whole row.
+    in_rows = len(shape) > 1 and (math.prod(shape[:-1]) > 1 or distribution == "shifted")
+    columns = shape[-1] if in_rows else _FLAT_ROW
     for start, stop, low, high in word_pairs(stream, flat.numel(), device):
         values(flat[start:stop], Chunk(start, low, high, columns, flat.numel()))
     return out
@@ -164,12 +173,23 @@ def _fill_structured(out: torch.Tensor, chunk: Chunk) -> None:
     out.copy_(torch.where(kind < 2, rising_or_constant, repeating_or_falling))
 
 
+def _fill_shifted(out: torch.Tensor, chunk: Chunk) -> None:
+    """Bell values around the mean of their row."""
+    out.copy_(bell(chunk).add_(_look_up(SHIFTS, chunk.row % len(SHIFTS)).mul_(least_shift(out.dtype))))
+
+
+def least_shift(dtype: torch.dtype) -> float:
+    """Least magnitude of the mean of a `shifted` row, whose spread is 1: a power of two."""
+    return min(_MOST_SPREADS, 0.5 / torch.finfo(dtype).eps)
+
+
 _FLOATS = {
     "normal": _fill_normal,
     "exact": _fill_exact,
     "sparse-exact": _fill_sparse_exact,
     "adversarial": _fill_adversarial,
     "structured": _fill_structured,
+    "shifted": _fill_shifted,
 }
 
 
@@ -253,6 +273,7 @@ _FILL_INTEGERS = {
     "sparse-exact": _fill_sparse_integers,
     "adversarial": _fill_extreme_integers,
     "structured": _fill_structured_integers,
+    "shifted": _fill_integers,
 }
 
 
