@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from tileops_manifest import load_manifest
 from tileops_tests.codes import ReasonCode as R
 from tileops_tests.limits import Limits
+from tileops_workloads import CENTRED
 
 OPS = {
     "rms_norm": "RMSNormFwdOp",
@@ -168,3 +170,24 @@ def test_wrong_implementation_is_caught(
     record = judge({**OPS, **MORE_OPS}[file], f"{file}.py:{name}", only, tier="full")
     assert record.status == "failed", (record.cases, record.worst)
     assert code in {failure.code for failure in record.failures}, record.failures
+
+
+def of_centred(op: str, kind: str) -> str:
+    name = load_manifest()[op].function_name
+    return f"centred.py:{kind}.{name}"
+
+
+@pytest.mark.parametrize("op", CENTRED)
+def test_subtracting_the_mean_from_each_element_passes_far_from_zero(judge: Callable, op: str) -> None:
+    record = judge(op, of_centred(op, "right"), ("*-shifted-*",))
+    assert record.status == "passed", (record.failures, record.refusals)
+    assert record.cases.passed == 6
+
+
+@pytest.mark.parametrize("op", CENTRED)
+def test_a_difference_of_sums_is_caught_far_from_zero_and_nowhere_else(judge: Callable, op: str) -> None:
+    record = judge(op, of_centred(op, "cancelling"), ("ragged-*-cpu-s0", "ragged-*-shifted-*"))
+    assert record.cases.passed >= 3
+    assert {failure.code for failure in record.failures} == {R.WRONG_VALUE}, record.failures
+    assert all("-shifted-" in failure.case for failure in record.failures)
+    assert any("float32" in failure.case for failure in record.failures)

@@ -1,8 +1,9 @@
 """Which cases an op is judged on: derived from its entry alone, the same for every op.
 
 Tiers: `smoke` samples each source of cases, `full` exhausts it. Sources: workload rows in each dtype,
-distributions, boundary shapes (dtypes rotate over all that the entry allows), and memory layouts. Calls that
-the entry forbids are those of `forbidden`.
+distributions, boundary shapes (dtypes rotate over all that the entry allows), and memory layouts. What
+subtracts a mean is also judged far from 0, in all of its dtypes. Calls that the entry forbids are those of
+`forbidden`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import torch
 
 from tileops_manifest import Binding, Entry, Row, SpecError
 from tileops_tests.errors import UsageError
-from tileops_workloads import DISTRIBUTIONS, LayoutError, WorkloadBase, make_workload
+from tileops_workloads import CENTRED, DISTRIBUTIONS, LayoutError, WorkloadBase, make_workload
 
 TIERS = ("smoke", "full")
 LAYOUTS = ("strided", "transposed", "expanded", "offset", "zero-dim", "empty")
 # Layouts under which every element keeps its value (an expanded input repeats one slice).
 MOVED = frozenset({"strided", "transposed", "offset"})
+# Distributions that say something about every op; `shifted` is for those that subtract a mean.
+GENERAL = tuple(name for name in DISTRIBUTIONS if name != "shifted")
 
 # What the oracle can afford in float64: (operations, elements of inputs and outputs) by where it runs.
 AFFORDABLE = {"cpu": (1 << 32, 1 << 25), "cuda": (1 << 41, 1 << 28)}
@@ -160,15 +163,18 @@ def matches(case: str, patterns: Iterable[str]) -> bool:
 
 def _specs(entry: Entry, budget: Budget, target: str) -> Iterator[Spec]:
     head, *branches = _by_branch(entry)
-    for row in (head, max(entry.workloads, key=_raggedness)):
+    ragged = max(entry.workloads, key=_raggedness)
+    for row in (head, ragged):
         yield from (Spec(entry, row, entry.resolve_dtypes(item)) for item in row.dtypes)
     for row in branches[: budget.branches]:
         items = row.dtypes if budget.all_dtypes else row.dtypes[:1]
         yield from (Spec(entry, row, entry.resolve_dtypes(item)) for item in items)
     first = Spec(entry, head, entry.resolve_dtypes(head.dtypes[0]))
     for item in head.dtypes if budget.all_dtypes else head.dtypes[:1]:
-        for distribution in DISTRIBUTIONS:
+        for distribution in GENERAL:
             yield replace(first, dtypes=entry.resolve_dtypes(item), distribution=distribution)
+    for row in (head, ragged) if entry.name in CENTRED else ():
+        yield from (Spec(entry, row, dtypes, distribution="shifted") for dtypes in dtype_assignments(entry))
     for layout in LAYOUTS:
         yield replace(first, layout=layout)
     yield from _boundary(entry, budget)

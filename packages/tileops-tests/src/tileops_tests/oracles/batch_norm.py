@@ -101,8 +101,10 @@ def _magnitudes(call: Call, of_instances: bool) -> Magnitudes:
         size = size * _per_channel(torch.abs(weight), x) + _per_channel(torch.abs(bias), x)
     if not _updates(call, of_instances) or call.get("running_mean") is None:
         return (size,)
-    # A variance is off by the square of what its mean is off by: sqrt(n) roundoffs of the terms.
-    off = 2.0**-24 * math.sqrt(_count(call, of_instances)) * stats.size**2
+    # A variance is off by what its mean is off by, as that is updated or merged, times the spread (Chan,
+    # Golub and LeVeque 1983), and by the square of it: sqrt(n) roundoffs of the terms.
+    off = torch.sqrt(stats.variance) * torch.abs(stats.mean)
+    off = off + 2.0**-24 * math.sqrt(_count(call, of_instances)) * stats.size**2
     positive = Call({**call.given, "running_mean": torch.abs(call["running_mean"])}, call.params, call.dtype)
     return size, *_entering(positive, of_instances, stats.size, stats.variance + off)
 
@@ -138,8 +140,11 @@ def _gradient_terms(call: Call) -> Gradients:
 
 def _gradient_sizes(call: Call) -> Gradients:
     axes = _reduced_axes(call["x"], of_instances=False)
-    dy, x = torch.abs(group(call["grad_out"], axes)), torch.abs(group(call["x"], axes))
-    xhat = (x + torch.abs(call["mean"])) * torch.abs(call["rstd"])
+    # x and mean are given, so that their difference has no error but its own.
+    dy, centred = (
+        torch.abs(t) for t in (group(call["grad_out"], axes), group(call["x"], axes) - call["mean"])
+    )
+    xhat = centred * torch.abs(call["rstd"])
     return Gradients(dy, xhat, dy * xhat, torch.abs(call["weight"] * call["rstd"]))
 
 

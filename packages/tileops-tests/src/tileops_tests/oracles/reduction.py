@@ -109,13 +109,16 @@ def _finite_shift(terms: Tensor) -> Tensor:
 
 
 def _variance_magnitude(call: Call, terms: Tensor) -> Tensor:
-    """The variance itself, and what an error of the mean adds to it: the square of sqrt(n) roundoffs of the
-    mean.
+    """The variance itself, and what an error of the mean adds to it: roundoffs of the mean times the spread
+    where a mean is updated or merged (a relative error of 1 + |mean| / spread roundoffs, Chan, Golub and
+    LeVeque 1983), and the square of sqrt(n) of them. A difference of squares has the square of that factor.
     """
     n = max(terms.shape[0], 1)
     freedom = max(n - call.param("correction"), 1)
+    mean = mean_of(terms)
     spread = _square_sum(_deviations(terms)) / freedom
-    return spread + 2.0**-24 * math.sqrt(n) * mean_of(torch.abs(terms)) ** 2
+    updated = _root(spread) * torch.abs(mean)
+    return spread + updated + 2.0**-24 * math.sqrt(n) * mean_of(torch.abs(terms)) ** 2
 
 
 def _deviation_magnitude(call: Call, terms: Tensor) -> Tensor:
