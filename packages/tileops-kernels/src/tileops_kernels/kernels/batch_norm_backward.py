@@ -1,8 +1,7 @@
 """Gradients of batch normalisation: two sums per channel, then one pass that writes.
 
-A channel of (batch, channels, space) is `batch` runs of `space` adjacent elements. Its vectors are numbered
-through, and blocks share them in equal parts: a batch of vectors and one of images are one program. Sums are
-float32, added up in a fixed order.
+Blocks share the vectors of a channel in equal parts (`channel_tile.py`). Sums are float32, added up in a
+fixed order.
 
 Source: arXiv:1502.03167.
 """
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 import tilelang.language as T
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile, row_sum
+from tileops_kernels.kernels.channel_tile import channel_tile
+from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, row_sum
 
 __all__ = ["BatchNormBackwardKernel", "BatchNormSumsKernel", "BatchNormSumsMergeKernel"]
 
@@ -58,8 +58,8 @@ class BatchNormSumsKernel(Kernel):
             vec: elements of a vector.
             config: block geometry.
         """
-        tile = RowTile(rows=1, lanes=config.threads, unroll=config.unroll, vec=vec)
-        add_up = row_sum(tile)
+        tile = channel_tile(config.threads, config.unroll, vec)
+        add_up, find, load = row_sum(tile), tile.find(), tile.load(dtype)
         nx, channels, ns = T.dynamic("nx"), T.dynamic("channels"), T.dynamic("ns")
 
         @T.prim_func
@@ -86,7 +86,7 @@ class BatchNormSumsKernel(Kernel):
                 statistics = T.alloc_local((2,), "float32")
                 T.annotate_layout(
                     {
-                        where: T.Fragment((tile.unroll, tile.lanes), forward_fn=lambda u, l: (l, u)),
+                        where: tile.places_layout(),
                         grads: tile.layout(),
                         values: tile.layout(),
                         of_grad: tile.lane_layout(vec),
@@ -98,25 +98,9 @@ class BatchNormSumsKernel(Kernel):
                 T.clear(of_grad)
                 T.clear(of_product)
                 for chunk in T.serial(T.ceildiv(share, tile.unroll * tile.lanes)):
-                    # Divided here: inside a global index it would be done in 64 bits, at every access.
-                    for u, l in T.Parallel(tile.unroll, tile.lanes):
-                        index = part * share + tile.vector(chunk, u, l)
-                        if index < total:
-                            where[u, l] = (T.truncdiv(index, run) * channels + channel) * run + T.truncmod(
-                                index, run
-                            )
-                        else:
-                            where[u, l] = -1
-                    for u, i, l, v in T.Parallel(*tile.shape):
-                        if where[u, l] >= 0:
-                            grads[u, i, l, v] = grad[where[u, l] * vec + v]
-                        else:
-                            grads[u, i, l, v] = T.cast(0, dtype)
-                    for u, i, l, v in T.Parallel(*tile.shape):
-                        if where[u, l] >= 0:
-                            values[u, i, l, v] = x[where[u, l] * vec + v]
-                        else:
-                            values[u, i, l, v] = T.cast(0, dtype)
+                    find(where, chunk, part * share, total, run, channel, channels)
+                    load(grad, where, grads)
+                    load(x, where, values)
                     for u in T.unroll(tile.unroll):
                         for i, l, v in T.Parallel(*tile.lane_shape):
                             if where[u, l] >= 0:

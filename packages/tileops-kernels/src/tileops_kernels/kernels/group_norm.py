@@ -7,7 +7,7 @@ column divided by `spatial`.
 import tilelang.language as T
 
 from tileops_kernels.kernels.base import Kernel
-from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body
+from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body, scaled_and_shifted
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 
 
@@ -38,15 +38,18 @@ class GroupNormKernel(Kernel):
             config: block geometry.
         """
         spatial = vectors * vec // channels
+
+        def per_channel(value, row, column, operands):
+            index = (row % groups) * channels + column // spatial
+            return scaled_and_shifted(value, row, index, operands) if operands else value
+
         body = norm_body(
             statistic="layer",
             vectors=vectors,
             vec=vec,
             dtype=dtype,
             config=config,
-            affine_index=lambda row, column: (row % groups) * channels + column // spatial,
-            weighted=affine,
-            biased=affine,
+            apply=per_channel,
         )
         nx = T.dynamic("nx")
 
@@ -61,7 +64,7 @@ class GroupNormKernel(Kernel):
                 num_rows: T.int32,
                 eps: T.float32,
             ):
-                body(x, None, weight, bias, output, None, num_rows, vectors, 0, eps)
+                body(x, None, [weight, bias], output, None, None, num_rows, vectors, 0, eps)
 
             return group_norm_affine
 
@@ -69,7 +72,7 @@ class GroupNormKernel(Kernel):
         def group_norm(
             x: T.Tensor((nx,), dtype), output: T.Tensor((nx,), dtype), num_rows: T.int32, eps: T.float32
         ):
-            body(x, None, None, None, output, None, num_rows, vectors, 0, eps)
+            body(x, None, [], output, None, None, num_rows, vectors, 0, eps)
 
         return group_norm
 

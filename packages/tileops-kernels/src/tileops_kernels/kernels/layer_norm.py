@@ -3,7 +3,7 @@
 import tilelang.language as T
 
 from tileops_kernels.kernels.base import Kernel
-from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body
+from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body, scaled_and_shifted
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 
 
@@ -38,7 +38,7 @@ class LayerNormKernel(Kernel):
             dtype=dtype,
             config=config,
             residual=residual,
-            biased=True,
+            apply=scaled_and_shifted,
         )
         hidden = vectors * vec
         nx, nr, ny = T.dynamic("nx"), T.dynamic("nr"), T.dynamic("ny")
@@ -58,7 +58,18 @@ class LayerNormKernel(Kernel):
                 residual_step: T.int32,
                 eps: T.float32,
             ):
-                body(x, residual_in, weight, bias, output, residual_out, num_rows, x_step, residual_step, eps)
+                body(
+                    x,
+                    residual_in,
+                    [weight, bias],
+                    output,
+                    residual_out,
+                    None,
+                    num_rows,
+                    x_step,
+                    residual_step,
+                    eps,
+                )
 
             return fused_add_layer_norm
 
@@ -72,7 +83,7 @@ class LayerNormKernel(Kernel):
             x_step: T.int32,
             eps: T.float32,
         ):
-            body(x, None, weight, bias, output, None, num_rows, x_step, 0, eps)
+            body(x, None, [weight, bias], output, None, None, num_rows, x_step, 0, eps)
 
         return layer_norm
 

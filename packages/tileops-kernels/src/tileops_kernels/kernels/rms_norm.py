@@ -3,7 +3,7 @@
 import tilelang.language as T
 
 from tileops_kernels.kernels.base import Kernel
-from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body
+from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body, scaled
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 
 
@@ -32,7 +32,13 @@ class RMSNormKernel(Kernel):
             config: block geometry.
         """
         body = norm_body(
-            statistic="rms", vectors=vectors, vec=vec, dtype=dtype, config=config, residual=residual
+            statistic="rms",
+            vectors=vectors,
+            vec=vec,
+            dtype=dtype,
+            config=config,
+            residual=residual,
+            apply=scaled,
         )
         hidden = vectors * vec
         nx, nr, ny = T.dynamic("nx"), T.dynamic("nr"), T.dynamic("ny")
@@ -51,7 +57,18 @@ class RMSNormKernel(Kernel):
                 residual_step: T.int32,
                 eps: T.float32,
             ):
-                body(x, residual_in, weight, None, output, residual_out, num_rows, x_step, residual_step, eps)
+                body(
+                    x,
+                    residual_in,
+                    [weight],
+                    output,
+                    residual_out,
+                    None,
+                    num_rows,
+                    x_step,
+                    residual_step,
+                    eps,
+                )
 
             return fused_add_rms_norm
 
@@ -64,7 +81,7 @@ class RMSNormKernel(Kernel):
             x_step: T.int32,
             eps: T.float32,
         ):
-            body(x, None, weight, None, output, None, num_rows, x_step, 0, eps)
+            body(x, None, [weight], output, None, None, num_rows, x_step, 0, eps)
 
         return rms_norm
 

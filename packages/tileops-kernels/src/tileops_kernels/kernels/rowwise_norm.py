@@ -68,6 +68,18 @@ def tile_for(vectors: int, vec: int, config: NormConfig) -> tuple[RowTile, int]:
     return RowTile(config.rows, config.lanes, unroll, vec), -(-steps // unroll)
 
 
+def scaled(value, row, column, operands):
+    """By a weight per column."""
+    (weight,) = operands
+    return value * T.cast(weight[column], "float32")
+
+
+def scaled_and_shifted(value, row, column, operands):
+    """By a weight and a bias per column."""
+    weight, bias = operands
+    return value * T.cast(weight[column], "float32") + T.cast(bias[column], "float32")
+
+
 def norm_body(
     *,
     statistic: str,
@@ -76,15 +88,14 @@ def norm_body(
     dtype: str,
     config: NormConfig,
     residual: bool = False,
-    affine_index: Callable | None = None,
-    weighted: bool = True,
-    biased: bool = False,
+    apply: Callable = lambda value, row, column, operands: value,
 ):
-    """Return a macro `(x, residual, weight, bias, output, residual_out, num_rows, x_step, residual_step,
-    eps)`.
+    """Return a macro `(x, residual, operands, output, residual_out, statistics, num_rows, x_step,
+    residual_step, eps)`.
 
     Tensors are flat; those that an op lacks are None. Row r of `x` starts at vector r * x_step, so that rows
-    need not be adjacent; outputs are contiguous.
+    need not be adjacent; outputs are contiguous. `statistics` are two outputs for the means and the biased
+    variances of the rows, float32.
 
     Args:
         statistic: "rms" (no mean is taken off) or "layer".
@@ -93,13 +104,10 @@ def norm_body(
         dtype: dtype of all tensors.
         config: block geometry.
         residual: normalise `round(x + residual)` and write it out too.
-        affine_index: `(row, column) -> index` into weight and bias; the column by default.
-        weighted: there is a weight.
-        biased: there is a bias.
+        apply: `(normalised, row, column, operands) -> result`, such as `scaled`, `scaled_and_shifted`.
     """
     tile, chunks = tile_for(vectors, vec, config)
     elements = vectors * vec
-    affine = affine_index or (lambda row, column: column)
     total, deviations = row_sum(tile), moments(tile)
     walk = walk_along(
         tile,
@@ -109,13 +117,6 @@ def norm_body(
         index=lambda chunk, u, i, l, v: tile.vector(chunk, u, l) * vec + v,
         size=elements,
     )
-
-    def affine_value(value, row, column, weight, bias):
-        if weighted:
-            value = value * T.cast(weight[affine(row, column)], "float32")
-        if biased:
-            value = value + T.cast(bias[affine(row, column)], "float32")
-        return value
 
     @T.macro
     def load(block, chunk, x, residual_in, x_frag, num_rows, x_step, residual_step):
@@ -152,7 +153,7 @@ def norm_body(
                     partial[i, l, v] += (x_frag[u, i, l, v] - mean[i]) * (x_frag[u, i, l, v] - mean[i])
 
     @T.macro
-    def write(block, chunk, x_frag, mean, scale, weight, bias, output, residual_out, num_rows):
+    def write(block, chunk, x_frag, mean, scale, operands, output, residual_out, num_rows):
         if residual:
             for u, i, l, v in T.Parallel(*tile.shape):
                 if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
@@ -162,18 +163,19 @@ def norm_body(
         for u, i, l, v in T.Parallel(*tile.shape):
             if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
                 output[((block * tile.rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v] = T.cast(
-                    affine_value(
+                    apply(
                         (x_frag[u, i, l, v] - mean[i]) * scale[i],
                         block * tile.rows + i,
                         tile.vector(chunk, u, l) * vec + v,
-                        weight,
-                        bias,
+                        operands,
                     ),
                     dtype,
                 )
 
     @T.macro
-    def body(x, residual_in, weight, bias, output, residual_out, num_rows, x_step, residual_step, eps):
+    def body(
+        x, residual_in, operands, output, residual_out, statistics, num_rows, x_step, residual_step, eps
+    ):
         with T.Kernel(T.ceildiv(num_rows, tile.rows), threads=tile.threads) as block:
             x_frag = T.alloc_fragment(tile.shape, "float32")
             partial = T.alloc_fragment(tile.lane_shape, "float32")
@@ -209,14 +211,19 @@ def norm_body(
                     deviations.update(states, x_frag, chunk, walk)
                 deviations.fold(states, [scale, mean], walk)
 
+            if statistics is not None:
+                for i in T.Parallel(tile.rows):
+                    if block * tile.rows + i < num_rows:
+                        statistics[0][block * tile.rows + i] = mean[i]
+                        statistics[1][block * tile.rows + i] = scale[i] / T.float32(elements)
             for i in T.Parallel(tile.rows):
                 scale[i] = T.rsqrt(scale[i] / T.float32(elements) + eps)
 
             if chunks == 1:
-                write(block, 0, x_frag, mean, scale, weight, bias, output, residual_out, num_rows)
+                write(block, 0, x_frag, mean, scale, operands, output, residual_out, num_rows)
             else:
                 for chunk in T.serial(chunks):
                     load(block, chunk, x, residual_in, x_frag, num_rows, x_step, residual_step)
-                    write(block, chunk, x_frag, mean, scale, weight, bias, output, residual_out, num_rows)
+                    write(block, chunk, x_frag, mean, scale, operands, output, residual_out, num_rows)
 
     return body
