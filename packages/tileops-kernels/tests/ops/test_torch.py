@@ -22,7 +22,8 @@ def overload_call(small_call, name):
     inputs, params = small_call(name)
     runtime = CATALOG.runtime(name)
     given = runtime.torch_params([params[param] for param in runtime.signature.params])
-    return runtime.overload, (*inputs, *given)
+    writes = runtime.mutation is not None and runtime.mutation.applies(given)
+    return runtime.in_place_overload if writes else runtime.overload, (*inputs, *given)
 
 
 # What opcheck looks at; to see whether an input was written it multiplies, which 8-bit floats cannot.
@@ -42,9 +43,11 @@ def test_opcheck(small_call, name):
 def test_opcheck_of_the_in_place_form(small_call, name):
     inputs, params = small_call(name)
     runtime = CATALOG.runtime(name)
-    args = (*inputs, *[params[param] for param in runtime.signature.params[:-1]], True)
-    assert runtime.signature.params[-1] == "inplace"
-    assert set(opcheck(runtime.in_place_overload, args).values()) == {"SUCCESS"}
+    names, mutation = list(runtime.signature.params), runtime.mutation
+    writing = dict(zip([names[i] for i in mutation.params], min(mutation.writes), strict=True))
+    operator, args = overload_call(lambda name: (inputs, {**params, **writing}), name)
+    assert operator is runtime.in_place_overload
+    assert set(opcheck(operator, args).values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
