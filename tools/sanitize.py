@@ -117,6 +117,8 @@ def check_group(
         "20",
         sys.executable,
         str(Path(__file__).resolve()),
+        "--child",
+        *ops,
     ]
     # torch's allocator hands out parts of large blocks, whose borders the check does not know.
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}

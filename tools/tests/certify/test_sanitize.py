@@ -56,7 +56,7 @@ def test_an_op_that_ran_nothing_or_raised_is_not_clean(ending: str, message: str
 def sanitizer(tmp_path: Path) -> Path:
     """A stand-in that says what it is told to."""
     program = tmp_path / "sanitizer"
-    program.write_text(f"#!/bin/sh\ncat {tmp_path}/says\n")
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncat {tmp_path}/says\n')
     program.chmod(0o755)
     return program
 
@@ -69,6 +69,18 @@ def test_record_and_exit_status(sanitizer: Path, tmp_path: Path, text: str, stat
     record = json.loads(out.read_text())
     assert (got, record["summary"]["clean"], record["summary"]["ops"]) == (status, 2 - status, 2)
     assert record["checks"]["memcheck"]["ReluFwdOp"]["cases"] == 3
+
+
+def test_a_process_under_a_check_runs_the_cases_of_its_ops_and_starts_no_other(
+    sanitizer: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "says").write_text(CLEAN)
+    sanitize.main([*OPS, "--group", "1", "--checks", "memcheck", "racecheck", "--sanitizer", str(sanitizer)])
+    script = str(Path(sanitize.__file__).resolve())
+    asked = [line.split() for line in (tmp_path / "asked").read_text().splitlines()]
+    assert sorted((words[1], *words[words.index(script) + 1 :]) for words in asked) == sorted(
+        (check, "--child", op) for check in ("memcheck", "racecheck") for op in OPS
+    )
 
 
 def test_a_missing_sanitizer_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
