@@ -14,13 +14,31 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tileops_bench.baselines import attention, elementwise, matmul, normalization, reduction, rope, routing
+from tileops_bench.baselines import (
+    attention,
+    attention_backward,
+    elementwise,
+    matmul,
+    normalization,
+    reduction,
+    rope,
+    routing,
+)
 from tileops_bench.baselines.base import Baseline, Case, Make, UnsupportedCase, compiled
 from tileops_bench.errors import CandidateError
 
 __all__ = ["Baseline", "Case", "UnsupportedCase", "baseline", "baselines_for", "ops_with_baselines"]
 
-_FAMILIES = (elementwise, reduction, normalization, matmul, attention, rope, routing)
+_FAMILIES = (
+    elementwise,
+    reduction,
+    normalization,
+    matmul,
+    attention,
+    attention_backward,
+    rope,
+    routing,
+)
 
 
 def _compiled(make: Make) -> Make:
