@@ -293,6 +293,7 @@ class AttentionKeyGradientKernel(AttentionGradientKernel):
 
     # Two accumulators of a wider head do not fit the registers: a launch for each gradient.
     BOTH_UP_TO = 128
+    UNALIGNED_BOTH_UP_TO = 64
     CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
         devices={
@@ -312,10 +313,11 @@ class AttentionKeyGradientKernel(AttentionGradientKernel):
     def launches(cls, head_dim):
         """Return the `gradients` of the programs that together write dk and dv.
 
-        >>> AttentionKeyGradientKernel.launches(128), AttentionKeyGradientKernel.launches(136)
-        (('both',), ('dk', 'dv'))
+        >>> [AttentionKeyGradientKernel.launches(head_dim) for head_dim in (128, 136, 100)]
+        [('both',), ('dk', 'dv'), ('dk', 'dv')]
         """
-        return ("both",) if head_dim <= cls.BOTH_UP_TO else ("dk", "dv")
+        limit = cls.BOTH_UP_TO if head_dim % 8 == 0 else cls.UNALIGNED_BOTH_UP_TO
+        return ("both",) if head_dim <= limit else ("dk", "dv")
 
     @staticmethod
     def program(*, heads, kv_heads, head_dim, dtype, causal, gradients, config):
@@ -433,6 +435,6 @@ class AttentionKeyGradientKernel(AttentionGradientKernel):
             {**llama, "gradients": "both", "causal": False},
             {**llama, "gradients": "both", "dtype": "float32"},
             *({**wide, "gradients": g, "dtype": t} for g in ("dk", "dv") for t in ("float16", "float32")),
-            *({**wide, "gradients": "dk", "head_dim": d} for d in (192, 250)),
-            *({**wide, "gradients": "both", "head_dim": d} for d in (40, 64, 96, 100)),
+            *({**wide, "gradients": "dk", "head_dim": d} for d in (100, 192, 250)),
+            *({**wide, "gradients": "both", "head_dim": d} for d in (40, 50, 64, 96)),
         )
