@@ -48,3 +48,28 @@ def test_no_block_shape_misses_or_mixes_a_pair(
     expected = rotated(x, torch.arange(TOKENS) % SEQ, rotary_dim, interleaved=interleaved)
     step = 2e-6 if dtype == "float32" else 2e-3
     torch.testing.assert_close(y.double(), expected, rtol=step, atol=step)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("config", [(1, 256), (4, 64), (16, 128)], ids=str)
+def test_frequencies_come_from_a_table_and_pairs_are_stretched(config, divided) -> None:
+    heads, head_dim = 3, 26
+    half = head_dim // 2
+    program = compile_program(
+        RopeKernel.program(
+            heads=heads, head_dim=head_dim, rotary_dim=head_dim, interleaved=False, position_dtype=None,
+            base=None, divided=divided, dtype="float32", vec=1, config=RopeKernel.Config(*config),
+        ),
+        "cpu",
+        pass_configs=RopeKernel.PASS_CONFIGS,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(TOKENS, heads, head_dim, generator=generator)
+    divisors = torch.rand(half, generator=generator) + 0.5
+    plain = BASE ** (-torch.arange(half, dtype=torch.float64) / half)
+    table = plain * 2 / torch.pi * (divisors.double() if divided else 1)
+    y = torch.full_like(x, torch.nan)
+    given = [divisors] if divided else []
+    program(x.view(TOKENS, -1), table, *given, y.view(TOKENS, -1), SEQ, 1.5)
+    expected = 1.5 * rotated(x, torch.arange(TOKENS) % SEQ, head_dim, interleaved=False)
+    torch.testing.assert_close(y.double(), expected, rtol=2e-6, atol=2e-6)
