@@ -118,6 +118,16 @@ def test_rows_without_unit_stride_are_copied_once(log):
     assert log[0].args[0].is_contiguous()
 
 
+@pytest.mark.parametrize("op", ["AdaLayerNormFwdOp", "AdaLayerNormZeroFwdOp"])
+def test_parts_of_one_modulation_are_read_in_place(log, op):
+    x, parts = torch.empty(6, 64), 2 if op == "AdaLayerNormFwdOp" else 3
+    modulation = torch.empty(6, parts * 64).chunk(parts, dim=-1)
+    call(op, x, *modulation)
+    (launch,) = log
+    assert all(found is given for found, given in zip(launch.args, (x, *modulation), strict=False))
+    assert launch.args[parts + 2 :] == (6, 16, *[parts * 16] * parts, 1e-5)
+
+
 @pytest.mark.parametrize(
     ("vectors", "vec", "lanes"), [(512, 8, 128), (4095, 1, 256), (2048, 1, 128), (331, 1, 32), (4096, 8, 512)]
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tileops_kernels.dtypes import dtype_name
+from tileops_kernels.kernels.ada_layer_norm import AdaLayerNormKernel
 from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.group_norm import GroupNormKernel
 from tileops_kernels.kernels.layer_norm import LayerNormKernel
@@ -25,26 +26,36 @@ __all__ = ["OPS", "GroupNorm", "RowNorm"]
 
 
 class RowNorm(Flow):
-    """RMSNorm or LayerNorm over the trailing dims, with or without a residual.
+    """Normalisation of rows over the trailing dims.
 
-    Inputs: x, (residual,) and one tensor per row element: weight, and a bias if the kernel takes one.
+    Inputs: x and what else has rows of its own (a residual; scale and shift), then one tensor per row
+    element: weight, and a bias if the kernel takes one.
+
+    Args:
+        kernel: what normalises.
+        row_operands: inputs that have rows.
+        outputs: outputs, shaped like x.
+        **static: the kernel's options.
     """
 
-    def __init__(self, kernel: type[Kernel], *, residual: bool = False) -> None:
+    def __init__(
+        self, kernel: type[Kernel], *, row_operands: int = 1, outputs: int = 1, **static: Any
+    ) -> None:
         self.kernels = (kernel,)
         self._kernel = kernel
-        self._residual = residual
+        self._row_operands, self._outputs = row_operands, outputs
+        self._static = static
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         x, *_ = tensors = [t for t in inputs if t is not None]
-        shape, dtype, device, residual = x.shape, x.dtype, x.device, self._residual
+        shape, dtype, device = x.shape, x.dtype, x.device
+        row_operands, outputs = self._row_operands, self._outputs
         eps = binding.params["eps"]
         eps = torch.finfo(x.dtype).eps if eps is None else float(eps)
         if x.numel() == 0:
-            return _empty_like(shape, 2 if residual else 1)
+            return _empty_like(shape, outputs)
 
-        row_operands = 2 if residual else 1
-        inner_dims = len(binding.packs["norm"])
+        inner_dims = len(binding.packs["norm"]) if "norm" in binding.packs else 1
         layouts = [row_layout(t, inner_dims) for t in tensors[:row_operands]]
         num_rows, hidden = layouts[0].count, layouts[0].length
         in_place = [t for t, rows in zip(tensors, layouts, strict=False) if rows.step is not None]
@@ -52,14 +63,14 @@ class RowNorm(Flow):
         affine = [t for t in tensors[row_operands:] if t.is_contiguous()]
         vec = vector_width([*in_place, *affine, fresh], hidden, *(rows.pitch for rows in layouts))
         program = self._kernel.compiled(
-            device, vectors=hidden // vec, vec=vec, dtype=dtype_name(dtype), residual=residual
+            device, vectors=hidden // vec, vec=vec, dtype=dtype_name(dtype), **self._static
         )
         steps = [rows.pitch // vec for rows in layouts]
         row = ((0, hidden),) * (len(tensors) - row_operands)
         parts = [
             Part(
                 (*(rows.span(start, count) for rows in layouts), *row)
-                + ((start * hidden, count * hidden),) * row_operands,
+                + ((start * hidden, count * hidden),) * outputs,
                 (count, *steps, eps),
             )
             for start, count in row_pieces(num_rows, hidden, *(rows.pitch for rows in layouts))
@@ -73,9 +84,9 @@ class RowNorm(Flow):
                 strict=True,
             )
         ]
-        launch = bind(program, [*examples, *[dtype] * row_operands], device, parts)
+        launch = bind(program, [*examples, *[dtype] * outputs], device, parts)
 
-        if not residual:
+        if row_operands == 1:
             (rows,) = layouts
 
             def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
@@ -85,13 +96,13 @@ class RowNorm(Flow):
 
             return run
 
-        def run_with_residual(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            outputs = [torch.empty(shape, dtype=dtype, device=device) for _ in range(row_operands)]
+        def run_with_rows(*operands: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+            results = [torch.empty(shape, dtype=dtype, device=device) for _ in range(outputs)]
             sources = [rows.source(t) for rows, t in zip(layouts, operands, strict=False)]
-            launch(*sources, *[w.contiguous() for w in operands[row_operands:]], *outputs)
-            return tuple(outputs)
+            launch(*sources, *[w.contiguous() for w in operands[row_operands:]], *results)
+            return results[0] if outputs == 1 else tuple(results)
 
-        return run_with_residual
+        return run_with_rows
 
 
 class GroupNorm(Flow):
@@ -149,9 +160,11 @@ def _empty_like(shape: torch.Size, count: int) -> Run:
 
 
 OPS: dict[str, Flow] = {
-    "RMSNormFwdOp": RowNorm(RMSNormKernel),
-    "LayerNormFwdOp": RowNorm(LayerNormKernel),
-    "FusedAddRMSNormFwdOp": RowNorm(RMSNormKernel, residual=True),
-    "FusedAddLayerNormFwdOp": RowNorm(LayerNormKernel, residual=True),
+    "RMSNormFwdOp": RowNorm(RMSNormKernel, residual=False),
+    "LayerNormFwdOp": RowNorm(LayerNormKernel, residual=False),
+    "FusedAddRMSNormFwdOp": RowNorm(RMSNormKernel, row_operands=2, outputs=2, residual=True),
+    "FusedAddLayerNormFwdOp": RowNorm(LayerNormKernel, row_operands=2, outputs=2, residual=True),
+    "AdaLayerNormFwdOp": RowNorm(AdaLayerNormKernel, row_operands=3, gated=False),
+    "AdaLayerNormZeroFwdOp": RowNorm(AdaLayerNormKernel, row_operands=4, gated=True),
     "GroupNormFwdOp": GroupNorm(),
 }
