@@ -231,6 +231,18 @@ def test_positions_and_lengths_share_one_rotary_program() -> None:
     assert RopeKernel.programs() == 1
 
 
+def test_one_rope_program_serves_every_rule_and_every_number_in_it():
+    RopeKernel.clear()
+    x, divisors = torch.ones(5, 32), torch.ones(16)
+    for scale in (2.0, 4.0):
+        get_op("RopeLlama31FwdOp")(scale_factor=scale)(x)
+        get_op("RopeYarnFwdOp")(scale=scale, base=500.0)(x)
+        get_op("RopeLongRopeFwdOp")(max_position_embeddings=int(4096 * scale))(x)
+    assert RopeKernel.programs() == 1
+    get_op("RopeLongRopeFwdOp")()(x, divisors)
+    assert RopeKernel.programs() == 2
+
+
 @pytest.mark.parametrize(("op", "copied"), [("RopeNonNeoxFwdOp", True), ("RopeNeoxFwdOp", False)])
 def test_a_pair_across_the_bounds_of_two_is_copied(monkeypatch: pytest.MonkeyPatch, op, copied) -> None:
     launched = []

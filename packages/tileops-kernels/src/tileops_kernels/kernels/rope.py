@@ -6,6 +6,9 @@ are dropped exactly, and only the remainder, at most an eighth of a turn, goes t
 both are right to 1e-7 for every position up to 2^31. A block computes the angles of its tokens once and uses
 them for all heads; what it rotates is on its way from memory meanwhile.
 
+Frequencies are computed from a base, or read from a table that the host has made by one of the rules that
+stretch a model's context.
+
 Source: arXiv:2104.09864.
 """
 
@@ -58,14 +61,21 @@ def _sine(angle, quarters):
     return select((quarters & 2) == 2, -value, value)
 
 
-class RopeKernel(Kernel):
-    """`out[t, h] = rotate(x[t, h], angle = position(t) * base^(-2i / rotary_dim))`; tokens are symbolic.
+def stretched(value, stretch):
+    """The value by a factor, if there is one."""
+    return value if stretch is None else value * stretch
 
-    The position of token t is `t % seq`, or `positions[t]` with `position_dtype`. Pairs are (i, i +
+
+class RopeKernel(Kernel):
+    """`out[t, h] = stretch * rotate(x[t, h], angle = position(t) * frequency(i))`; tokens are symbolic.
+
+    The position of token t is `t % seq`, or `positions[t]` with `position_dtype`. The frequency of pair i is
+    `base^(-2i / rotary_dim)`, or an entry of a table, which may be divided by another one. Pairs are (i, i +
     rotary_dim / 2), or (2i, 2i + 1) if `interleaved`. Elements from `rotary_dim` on are copied.
 
-    Program arguments: x, (positions,) output, (seq). Tensors are (tokens, elements of a token); an
-    interleaved program takes whole pairs as elements, of `pair_dtype`.
+    Program arguments: x, (positions,) (frequencies, float64, in quarter turns per position, (divisors,
+    float32,)) output, (seq,) (stretch). Tensors are (tokens, elements of a token), tables (rotary_dim / 2);
+    an interleaved program takes whole pairs as elements, of `pair_dtype`.
     """
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
@@ -96,7 +106,9 @@ class RopeKernel(Kernel):
     )
 
     @staticmethod
-    def program(*, heads, head_dim, rotary_dim, interleaved, position_dtype, base, dtype, vec, config):
+    def program(
+        *, heads, head_dim, rotary_dim, interleaved, position_dtype, base, dtype, vec, config, divided=False
+    ):
         """Return the tile program.
 
         Args:
@@ -105,10 +117,10 @@ class RopeKernel(Kernel):
             rotary_dim: elements that are rotated.
             interleaved: pairs are neighbours.
             position_dtype: dtype of the tokens' own positions, or None.
-            base: of the frequencies.
-            dtype: dtype of x and output.
-            vec: pairs that a thread rotates; divides `rotary_dim / 2` and the elements (or pairs) of a head.
-            config: block geometry.
+            base: of the frequencies, or None: they are a table, and so are the positions 0, 1, ... of a
+            sequence. dtype: dtype of x and output. vec: pairs that a thread rotates; divides `rotary_dim /
+            2` and the elements (or pairs) of a head. config: block geometry. divided: the table is divided
+            by another one.
         """
         tokens = T.dynamic("tokens")
         bt, threads = config.block_t, config.threads
@@ -121,7 +133,7 @@ class RopeKernel(Kernel):
         reach = per_half if interleaved else 2 * per_half
         copied = bt * heads * (pitch - reach)
         angles = bt * half
-        octaves = -2.0 * math.log2(base) / rotary_dim
+        octaves = None if base is None else -2.0 * math.log2(base) / rotary_dim
         quarters_per_radian = 2.0 / math.pi
         radians_per_quarter = math.pi / 2.0
         blocks_y = -(-rotated // threads)
@@ -139,8 +151,11 @@ class RopeKernel(Kernel):
         def paired(a, b):
             return T.bitwise_or(as_bits(a), T.shift_left(as_bits(b), tirx.const(bits, stored)))
 
+        def plain(pair):
+            return T.exp2(T.cast(pair, _WIDE) * T.float64(octaves)) * T.float64(quarters_per_radian)
+
         @T.macro
-        def fill_tables(sines, cosines, position_of, first):
+        def fill_tables(sines, cosines, position_of, frequency_of, stretch, first):
             # Fragments: an expression that is used twice would be spelled, and on a CPU computed, twice.
             quarters = T.alloc_fragment((threads,), _WIDE)
             whole = T.alloc_fragment((threads,), _WIDE)
@@ -148,10 +163,9 @@ class RopeKernel(Kernel):
             for step in T.unroll(-(-angles // threads)):
                 for t in T.Parallel(threads):
                     if tirx.all(step * threads + t < angles, first + (step * threads + t) // half < tokens):
-                        quarters[t] = T.cast(position_of(first + (step * threads + t) // half), _WIDE) * (
-                            T.exp2(T.cast((step * threads + t) % half, _WIDE) * T.float64(octaves))
-                            * T.float64(quarters_per_radian)
-                        )
+                        quarters[t] = T.cast(
+                            position_of(first + (step * threads + t) // half), _WIDE
+                        ) * frequency_of((step * threads + t) % half)
                     else:
                         quarters[t] = T.float64(0)
                 for t in T.Parallel(threads):
@@ -160,11 +174,15 @@ class RopeKernel(Kernel):
                     rest[t] = T.cast(quarters[t] - whole[t], _ACC) * T.float32(radians_per_quarter)
                 for t in T.Parallel(threads):
                     if step * threads + t < angles:
-                        sines[step * threads + t] = _sine(rest[t], T.cast(whole[t], "int32"))
-                        cosines[step * threads + t] = _sine(rest[t], T.cast(whole[t], "int32") + 1)
+                        sines[step * threads + t] = stretched(
+                            _sine(rest[t], T.cast(whole[t], "int32")), stretch
+                        )
+                        cosines[step * threads + t] = stretched(
+                            _sine(rest[t], T.cast(whole[t], "int32") + 1), stretch
+                        )
 
         @T.macro
-        def rotate(x, out, position_of, bx, by):
+        def rotate(x, out, position_of, frequency_of, stretch, bx, by):
             token = T.alloc_fragment((threads,), "int32")
             place = T.alloc_fragment((threads,), "int32")
             angle = T.alloc_fragment((threads,), "int32")
@@ -185,7 +203,7 @@ class RopeKernel(Kernel):
                 if token[t] < tokens:
                     a[t, v] = x[token[t], place[t] * vec + v]
             if interleaved:
-                fill_tables(sines, cosines, position_of, bx * bt)
+                fill_tables(sines, cosines, position_of, frequency_of, stretch, bx * bt)
                 for t, v in T.Parallel(threads, vec):
                     result[t, v] = paired(
                         first_of(a[t, v]) * cosines[angle[t] * vec + v]
@@ -202,7 +220,7 @@ class RopeKernel(Kernel):
                 for t, v in T.Parallel(threads, vec):
                     if token[t] < tokens:
                         b[t, v] = x[token[t], (place[t] + per_half) * vec + v]
-                fill_tables(sines, cosines, position_of, bx * bt)
+                fill_tables(sines, cosines, position_of, frequency_of, stretch, bx * bt)
                 for t, v in T.Parallel(threads, vec):
                     result[t, v] = (
                         T.cast(a[t, v], _ACC) * cosines[angle[t] * vec + v]
@@ -243,14 +261,61 @@ class RopeKernel(Kernel):
                 out: T.Tensor((tokens, width), stored),
             ):
                 with T.Kernel(T.ceildiv(tokens, bt), blocks_y, threads=threads) as (bx, by):
-                    rotate(x, out, lambda token: positions[token], bx, by)
+                    rotate(x, out, lambda token: positions[token], plain, None, bx, by)
 
             return rope_at
+
+        if divided:
+
+            @T.prim_func
+            def rope_by_divided_table(
+                x: T.Tensor((tokens, width), stored),
+                frequencies: T.Tensor((half,), _WIDE),
+                divisors: T.Tensor((half,), _ACC),
+                out: T.Tensor((tokens, width), stored),
+                seq: T.int32,
+                stretch: T.float32,
+            ):
+                with T.Kernel(T.ceildiv(tokens, bt), blocks_y, threads=threads) as (bx, by):
+                    rotate(
+                        x,
+                        out,
+                        lambda token: T.truncmod(token, seq),
+                        lambda pair: frequencies[pair] / T.cast(divisors[pair], _WIDE),
+                        stretch,
+                        bx,
+                        by,
+                    )
+
+            return rope_by_divided_table
+
+        if base is None:
+
+            @T.prim_func
+            def rope_by_table(
+                x: T.Tensor((tokens, width), stored),
+                frequencies: T.Tensor((half,), _WIDE),
+                out: T.Tensor((tokens, width), stored),
+                seq: T.int32,
+                stretch: T.float32,
+            ):
+                with T.Kernel(T.ceildiv(tokens, bt), blocks_y, threads=threads) as (bx, by):
+                    rotate(
+                        x,
+                        out,
+                        lambda token: T.truncmod(token, seq),
+                        lambda pair: frequencies[pair],
+                        stretch,
+                        bx,
+                        by,
+                    )
+
+            return rope_by_table
 
         @T.prim_func
         def rope(x: T.Tensor((tokens, width), stored), out: T.Tensor((tokens, width), stored), seq: T.int32):
             with T.Kernel(T.ceildiv(tokens, bt), blocks_y, threads=threads) as (bx, by):
-                rotate(x, out, lambda token: T.truncmod(token, seq), bx, by)
+                rotate(x, out, lambda token: T.truncmod(token, seq), plain, None, bx, by)
 
         return rope
 
@@ -264,6 +329,8 @@ class RopeKernel(Kernel):
             {**neox, "interleaved": True, "dtype": "float32", "vec": 2},
             {**neox, "heads": 1, "head_dim": 64, "rotary_dim": 64, "dtype": "float32", "vec": 4},
             {**neox, "position_dtype": "int64"},
+            {**neox, "base": None},
+            {**neox, "base": None, "divided": True},
             {
                 **neox,
                 "heads": 3,
