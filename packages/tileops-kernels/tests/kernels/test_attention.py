@@ -90,14 +90,18 @@ def test_hopper_takes_its_own_schedule_for_the_heads_it_is_written_for(
         ({"seq": 512}, True),
         ({"seq": 2048}, True),
         ({"seq": 8192}, False),  # more row tiles to compute than to fetch
+        ({"seq": 2048, "heads": 32}, False),  # four query heads share what is fetched
+        ({"seq": 2048, "heads": 32, "right_bounded": False}, True),
         ({}, False),
-        ({"seq": 512, "right_bounded": False}, False),
+        ({"seq": 4096, "right_bounded": False}, True),
+        ({"seq": 4097, "right_bounded": False}, False),
         ({"seq": 512, "left_bounded": True}, False),
         ({"seq": 512, "head_dim": 64}, False),
     ],
 )
-def test_short_causal_sequences_are_walked_head_by_head(sizes: dict, by_head: bool) -> None:
-    sizes = {"head_dim": 128, "left_bounded": False, "right_bounded": True, **sizes}
+def test_short_sequences_without_a_window_are_walked_head_by_head(sizes: dict, by_head: bool) -> None:
+    mha = {"heads": 8, "kv_heads": 8, "head_dim": 128}
+    sizes = {**mha, "left_bounded": False, "right_bounded": True, **sizes}
     config = AttentionHopperKernel.default_config(target="cuda", arch="sm_90a", **sizes)
     assert config.by_head is by_head
     # A head's row tiles lie side by side in the grid.
@@ -143,8 +147,8 @@ def test_a_program_without_the_copy_engine_has_one_stage() -> None:
     def stages(kernel: type, **static: int) -> int:
         return kernel.default_config(target="cuda", arch="sm_90a", dtype="float16", **static).num_stages
 
-    assert stages(DecodeKernel, head_dim=128) > 1
-    assert stages(DecodeKernel, head_dim=100) == 1
+    assert stages(DecodeKernel, head_dim=256) > 1
+    assert stages(DecodeKernel, head_dim=250) == 1
     assert stages(PagedDecodeKernel, head_dim=128, page_size=64) > 1
     assert stages(PagedDecodeKernel, head_dim=128, page_size=16) == 1
 
@@ -152,15 +156,16 @@ def test_a_program_without_the_copy_engine_has_one_stage() -> None:
 @pytest.mark.parametrize("blocks", [1, 4, 100, 256, 10_000])
 @pytest.mark.parametrize("steps", [1, 2, 31, 4096])
 def test_splits_fill_the_gpu_and_leave_every_part_some_work(blocks: int, steps: int) -> None:
-    splits = pick_splits(blocks, steps, slots=264)
+    splits = pick_splits(blocks, steps, units=132, per_unit=2)
     assert splits == 1 or 2 * splits <= steps
     assert splits == 1 or blocks * (splits - 1) < 2 * 264
-    assert pick_splits(blocks, steps, slots=1) == 1
+    assert pick_splits(blocks, steps, units=1, per_unit=1) == 1
 
 
-@pytest.mark.parametrize(("blocks", "whole"), [(115, False), (116, True), (132, True), (133, False)])
-def test_a_block_on_nearly_every_multiprocessor_is_not_split(blocks: int, whole: bool) -> None:
-    assert (pick_splits(blocks, 64, slots=264) == 1) is whole
+@pytest.mark.parametrize("per_unit", [1, 2])
+@pytest.mark.parametrize(("blocks", "whole"), [(64, False), (116, True), (132, True)])
+def test_a_block_on_nearly_every_multiprocessor_is_not_split(blocks: int, whole: bool, per_unit: int) -> None:
+    assert (pick_splits(blocks, 64, units=132, per_unit=per_unit) == 1) is whole
 
 
 @pytest.mark.parametrize("group", [1, 3, 16, 17, 64, 200])

@@ -66,8 +66,8 @@ class AttentionHopperKernel(Kernel):
     ALIGNMENT = 16
     ARCHS = frozenset({"sm_90a"})
     HEAD_DIMS = frozenset({64, 128})
-    # Tokens of a causal sequence, by head dim, up to which its tiles are walked head by head.
-    BY_HEAD_UP_TO: ClassVar = {128: 2048}
+    # Tokens up to which a sequence's tiles are walked head by head, by head dim and whether it is causal.
+    BY_HEAD_UP_TO: ClassVar = {(128, True): 2048, (128, False): 4096}
     # Roles are explicit. Without the flag every exp2 carries a rescue path for results below 2^-126.
     PASS_CONFIGS: ClassVar = {
         "tl.disable_warp_specialized": True,
@@ -86,16 +86,20 @@ class AttentionHopperKernel(Kernel):
     )
 
     @classmethod
-    def default_config(cls, *, target, arch, head_dim, left_bounded, right_bounded, seq=None, **sizes):
+    def default_config(
+        cls, *, target, arch, heads, kv_heads, head_dim, left_bounded, right_bounded, seq=None, **sizes
+    ):
         """The table's config; `seq`, where it is known, decides the order of the tiles.
 
-        Under a causal mask the longest-first order fetches keys and values of all heads in its first round,
-        and waits for them; a long sequence computes enough to hide that.
+        The longest-first order fetches keys and values of all heads in its first round, and waits for them; a
+        long sequence computes enough to hide that. Where query heads share keys there is less to wait for:
+        under a causal mask, whose tiles are of all lengths, an even share of work then counts for more. Under
+        a window there is little to fetch.
         """
         config = super().default_config(target=target, arch=arch, head_dim=head_dim, **sizes)
-        causal = right_bounded and not left_bounded
-        few = seq is not None and seq <= cls.BY_HEAD_UP_TO.get(head_dim, 0)
-        return dataclasses.replace(config, by_head=causal and few)
+        limit = 0 if left_bounded else cls.BY_HEAD_UP_TO.get((head_dim, right_bounded), 0)
+        uneven = right_bounded and heads > kv_heads
+        return dataclasses.replace(config, by_head=seq is not None and seq <= limit and not uneven)
 
     @classmethod
     def fits(cls, device, head_dim, dtype):

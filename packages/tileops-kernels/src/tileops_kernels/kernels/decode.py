@@ -8,12 +8,14 @@ the parts in a fixed order, so a result has the same bits every time.
 Source: arXiv:2205.14135, arXiv:2311.01282.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import tilelang.language as T
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.decode_base import (
+    DecodeConfig,
     SplitDecodeKernel,
     attend_tile,
     begin_part,
@@ -29,6 +31,16 @@ _ACC = "float32"
 
 class DecodeKernel(SplitDecodeKernel):
     """`SplitDecodeKernel` over a cache `[B, N, H_kv, D]`; batch and tokens are symbolic."""
+
+    # On Hopper one block of long copies keeps a multiprocessor busier than two blocks of short ones.
+    BLOCKS_PER_UNIT = 1
+    CONFIGS = dataclasses.replace(
+        SplitDecodeKernel.CONFIGS,
+        devices={
+            **SplitDecodeKernel.CONFIGS.devices,
+            "sm_90a": ((256, DecodeConfig(128, 128, 1)), *SplitDecodeKernel.CONFIGS.devices["sm_90a"][1:]),
+        },
+    )
 
     @staticmethod
     def program(*, heads, kv_heads, head_dim, dtype, capped, whole, config):

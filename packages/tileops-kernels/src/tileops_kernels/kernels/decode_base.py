@@ -71,20 +71,23 @@ def padded_depth(head_dim: int) -> int:
     return -(-head_dim // 32) * 32
 
 
-def pick_splits(blocks: int, steps: int, slots: int) -> int:
+def pick_splits(blocks: int, steps: int, units: int, per_unit: int) -> int:
     """Return over how many blocks to split a cache of `steps` tiles when `blocks` exist without splitting.
 
-    Minimises the steps that the busiest of `slots` concurrent blocks takes; a tie goes to fewer splits, which
-    are cheaper to merge. No part is shorter than two steps. Blocks that fill half the slots, one on nearly
-    every multiprocessor, draw the memory's bandwidth as they are: two parts would only add the merging.
+    Minimises the steps that the busiest of `units` multiprocessors with `per_unit` blocks each takes; a tie
+    goes to fewer splits, which are cheaper to merge. No part is shorter than two steps. Where nearly every
+    multiprocessor has a block already, those draw the memory's bandwidth: parts would only add the merging.
 
-    >>> pick_splits(blocks=256, steps=32, slots=264), pick_splits(blocks=4, steps=1024, slots=264)
-    (1, 64)
-    >>> pick_splits(blocks=128, steps=64, slots=264), pick_splits(blocks=64, steps=64, slots=264)
-    (1, 4)
+    >>> pick_splits(blocks=256, steps=32, units=132, per_unit=2)
+    1
+    >>> pick_splits(blocks=128, steps=64, units=132, per_unit=2)
+    1
+    >>> pick_splits(blocks=64, steps=256, units=132, per_unit=1)
+    2
     """
-    if 7 * slots <= 16 * blocks <= 8 * slots:
+    if 7 * units <= 8 * blocks <= 8 * units:
         return 1
+    slots = units * per_unit
     limit = max(1, min(steps // 2, -(-2 * slots // blocks)))
     return min(range(1, limit + 1), key=lambda s: (-(-blocks * s // slots) * -(-steps // s), s))
 
@@ -168,6 +171,7 @@ class SplitDecodeKernel(Kernel):
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
     ALIGNMENT = 16
     MAX_HEAD_DIM = MAX_HEAD_DIM
+    BLOCKS_PER_UNIT = 2  # that a cache is split for, on a multiprocessor
     # Without this flag every exp2 carries a rescue path for results below 2^-126.
     PASS_CONFIGS: ClassVar = {"tl.device_compile_flags": ["-ftz=true"]}
     Config = DecodeConfig

@@ -48,7 +48,7 @@ class GemmFp8HopperKernel(Kernel):
     UNITS = 132
     # How fast tiles are computed, next to the first.
     TILES: ClassVar = {
-        GemmFp8HopperConfig(128, 256, BLOCK, 4): 1.0,
+        GemmFp8HopperConfig(128, 256, BLOCK, 4, panel=16): 1.0,
         GemmFp8HopperConfig(128, 192, BLOCK, 4, width=192): 1.05,
         GemmFp8HopperConfig(128, 64, BLOCK, 8, width=64): 0.5,
         GemmFp8HopperConfig(64, 64, BLOCK, 10, groups=1, width=64): 0.3,

@@ -108,7 +108,7 @@ class _MatmulHopperKernel(Kernel):
     # Another tile wins where the last round of the widest would leave most blocks idle. The rates are
     # relative to the widest.
     TILES: ClassVar = {
-        MatmulHopperConfig(128, 256, 64, 4): 1.0,
+        MatmulHopperConfig(128, 256, 64, 4, panel=12): 1.0,
         MatmulHopperConfig(128, 192, 64, 4): 0.99,
         MatmulHopperConfig(192, 176, 64, 4, groups=3, chunk=16, panel=11): 0.99,
         MatmulHopperConfig(128, 128, 64, 6): 0.87,

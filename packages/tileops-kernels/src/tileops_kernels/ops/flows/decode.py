@@ -22,16 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["OPS", "Decode"]
 
 _LOG2_E = math.log2(math.e)
-# Blocks of a splitting kernel that run at the same time on one multiprocessor, and multiprocessors where the
-# device does not say.
-_BLOCKS_PER_UNIT = 2
-_CPU_SLOTS = 16
+_CPU_UNITS = 8  # for a CPU, as if it had so many multiprocessors
 
 
-def _slots(device: torch.device) -> int:
+def _units(device: torch.device) -> int:
     if device.type == "cpu":
-        return _CPU_SLOTS
-    return _BLOCKS_PER_UNIT * torch.cuda.get_device_properties(device).multi_processor_count
+        return _CPU_UNITS
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _score_scalars(params: Mapping[str, Any], head_dim: int) -> tuple[float, float]:
@@ -80,7 +77,8 @@ class Decode(Flow):
         config = kernel.config_for(q.device, **static)
         group = heads // kv_heads
         blocks = batch * kv_heads * -(-group // rows_of(group))
-        splits = pick_splits(blocks, -(-tokens // config.block_n), _slots(q.device))
+        steps = -(-tokens // config.block_n)
+        splits = pick_splits(blocks, steps, _units(q.device), kernel.BLOCKS_PER_UNIT)
         program = kernel.compiled(q.device, config, **static, whole=splits == 1)
         scale, cap = _score_scalars(params, head_dim)
         reads = tuple(reader(t, kernel) for t in inputs)
