@@ -8,20 +8,19 @@ Source: arXiv:2211.15841.
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.moe_routing import (
     CHUNK,
     MOST_THREADS,
-    RoutingConfig,
+    RoutingKernel,
     bucket_of,
     configs,
     exclusive_sum,
+    keep_ranks,
     padded,
     rank_chunk,
     sum_chunks,
     take_tally,
 )
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 
 __all__ = ["MoeAlignKernel", "MoeAlignPlaceKernel", "MoeAlignRankKernel", "MoeAlignStartKernel"]
 
@@ -75,24 +74,19 @@ def _list_copy(block_size: int):
     return write
 
 
-class MoeAlignRankKernel(Kernel):
+class MoeAlignRankKernel(RoutingKernel):
     """Rank of every copy in its chunk, and what each chunk has of each expert; the list, filled.
 
     Program arguments: topk_ids, rank (per copy), counts (chunks x experts, flat), list, experts of its
     blocks.
     """
 
-    SUPPORTED_DTYPES = frozenset({"int32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = RoutingConfig
-    CONFIGS = configs(CHUNK)
-
     @staticmethod
     def program(*, experts, config):
         """Return the tile program for so many experts."""
         copies, nc = T.dynamic("copies"), T.dynamic("nc")
         capacity, blocks = T.dynamic("capacity"), T.dynamic("blocks")
-        rank_copies, fill = rank_chunk(experts, bucket_of(experts, False)), _fill(CHUNK)
+        keep, fill = keep_ranks(experts, bucket_of(experts, False)), _fill(CHUNK)
 
         @T.prim_func
         def align_rank(
@@ -103,16 +97,8 @@ class MoeAlignRankKernel(Kernel):
             owners: T.Tensor((blocks,), "int32"),
         ):
             with T.Kernel(T.ceildiv(copies, CHUNK), threads=config.threads) as chunk:
-                mine = T.alloc_fragment((CHUNK,), "int32")
-                before = T.alloc_fragment((CHUNK,), "int32")
-                tally = T.alloc_shared((experts,), "int32")
                 fill(chunk, T.ceildiv(copies, CHUNK), copies, listed, owners, capacity, blocks)
-                rank_copies(topk_ids, topk_ids, chunk, copies, mine, before, tally)
-                for i in T.Parallel(CHUNK):
-                    if chunk * CHUNK + i < copies:
-                        rank[chunk * CHUNK + i] = before[i]
-                for e in T.Parallel(experts):
-                    counts[chunk * experts + e] = tally[e]
+                keep(topk_ids, topk_ids, chunk, copies, rank, counts)
 
         return align_rank
 
@@ -122,16 +108,13 @@ class MoeAlignRankKernel(Kernel):
         return ({"experts": 256},)
 
 
-class MoeAlignStartKernel(Kernel):
+class MoeAlignStartKernel(RoutingKernel):
     """Starts of chunks and of padded parts, by one block.
 
     Program arguments: counts (chunks x experts, flat; become sums over the chunks before), starts of the
     experts, padded total, number of chunks.
     """
 
-    SUPPORTED_DTYPES = frozenset({"int32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = RoutingConfig
     CONFIGS = configs(MOST_THREADS)
 
     @staticmethod
@@ -171,17 +154,12 @@ class MoeAlignStartKernel(Kernel):
         return (*_SAMPLES, {"experts": 3000, "block_size": 48})
 
 
-class MoeAlignPlaceKernel(Kernel):
+class MoeAlignPlaceKernel(RoutingKernel):
     """Every copy into the list.
 
     Program arguments: topk_ids, rank (per copy), bases (chunks x experts, flat), starts of the experts, list,
     experts of its blocks.
     """
-
-    SUPPORTED_DTYPES = frozenset({"int32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = RoutingConfig
-    CONFIGS = configs(CHUNK)
 
     @staticmethod
     def program(*, experts, block_size, config):
@@ -214,16 +192,11 @@ class MoeAlignPlaceKernel(Kernel):
         return _SAMPLES
 
 
-class MoeAlignKernel(Kernel):
+class MoeAlignKernel(RoutingKernel):
     """All of it for one chunk of copies, by one block.
 
     Program arguments: topk_ids, list, experts of its blocks, padded total.
     """
-
-    SUPPORTED_DTYPES = frozenset({"int32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = RoutingConfig
-    CONFIGS = configs(CHUNK)
 
     @staticmethod
     def program(*, experts, block_size, config):

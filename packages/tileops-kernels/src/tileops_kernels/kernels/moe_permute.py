@@ -3,24 +3,22 @@
 Source: arXiv:2211.15841.
 """
 
-from dataclasses import dataclass
-
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.moe_routing import (
     CHUNK,
     MOST_THREADS,
-    RoutingConfig,
+    RoutingKernel,
     bucket_of,
     configs,
     exclusive_sum,
+    keep_ranks,
     padded,
     rank_chunk,
     sum_chunks,
     take_tally,
 )
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
+from tileops_kernels.kernels.moe_rows import MoeRowsKernel, locate
 
 __all__ = ["MoePermuteKernel", "MoePermuteRankKernel", "MoePermuteRouteKernel", "MoePermuteStartKernel"]
 
@@ -44,16 +42,11 @@ def _write_starts(local: int):
     return write
 
 
-class MoePermuteRankKernel(Kernel):
+class MoePermuteRankKernel(RoutingKernel):
     """Rank of every copy in its chunk, and what each chunk has of each bucket.
 
     Program arguments: topk_ids, expert_map, rank (per copy), counts (chunks x (local + 1), flat).
     """
-
-    SUPPORTED_DTYPES = frozenset({"int32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = RoutingConfig
-    CONFIGS = configs(CHUNK)
 
     @staticmethod
     def program(*, local, mapped, config):
@@ -66,7 +59,7 @@ class MoePermuteRankKernel(Kernel):
         """
         buckets = local + 1
         copies, experts, nc = T.dynamic("copies"), T.dynamic("experts"), T.dynamic("nc")
-        rank_copies = rank_chunk(buckets, bucket_of(local, mapped))
+        keep = keep_ranks(buckets, bucket_of(local, mapped))
 
         @T.prim_func
         def permute_rank(
@@ -76,15 +69,7 @@ class MoePermuteRankKernel(Kernel):
             counts: T.Tensor((nc,), "int32"),
         ):
             with T.Kernel(T.ceildiv(copies, CHUNK), threads=config.threads) as chunk:
-                mine = T.alloc_fragment((CHUNK,), "int32")
-                before = T.alloc_fragment((CHUNK,), "int32")
-                tally = T.alloc_shared((buckets,), "int32")
-                rank_copies(topk_ids, expert_map, chunk, copies, mine, before, tally)
-                for i in T.Parallel(CHUNK):
-                    if chunk * CHUNK + i < copies:
-                        rank[chunk * CHUNK + i] = before[i]
-                for e in T.Parallel(buckets):
-                    counts[chunk * buckets + e] = tally[e]
+                keep(topk_ids, expert_map, chunk, copies, rank, counts)
 
         return permute_rank
 
@@ -94,7 +79,7 @@ class MoePermuteRankKernel(Kernel):
         return _SHARES
 
 
-class MoePermuteStartKernel(Kernel):
+class MoePermuteStartKernel(RoutingKernel):
     """Starts of chunks and experts, by one block.
 
     Program arguments: counts (chunks x (local + 1), flat; become sums over the chunks before), first rows and
@@ -102,9 +87,6 @@ class MoePermuteStartKernel(Kernel):
     chunks.
     """
 
-    SUPPORTED_DTYPES = frozenset({"int32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = RoutingConfig
     CONFIGS = configs(MOST_THREADS)
 
     @staticmethod
@@ -137,16 +119,11 @@ class MoePermuteStartKernel(Kernel):
         return ({"local": 384}, {"local": 3000})
 
 
-class MoePermuteRouteKernel(Kernel):
+class MoePermuteRouteKernel(RoutingKernel):
     """What `MoePermuteRankKernel` and `MoePermuteStartKernel` do, for one chunk of copies.
 
     Program arguments: topk_ids, expert_map, rank (per copy), then the outputs of the latter.
     """
-
-    SUPPORTED_DTYPES = frozenset({"int32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = RoutingConfig
-    CONFIGS = configs(CHUNK)
 
     @staticmethod
     def program(*, local, mapped, config):
@@ -187,27 +164,13 @@ class MoePermuteRouteKernel(Kernel):
         return _SHARES
 
 
-class MoePermuteKernel(Kernel):
+class MoePermuteKernel(MoeRowsKernel):
     """Rows of tokens to the places of their copies, and the places; rows past the local copies become zero.
 
     Program arguments: x (flat), topk_ids, expert_map, rank, bases (chunks x (local + 1), flat; not looked at
     for one chunk), starts of the buckets, output (flat), places (-1 for copies that go elsewhere), number of
     tokens, row step of x and columns in vectors.
     """
-
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
-    ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
-
-    @dataclass(frozen=True)
-    class Config:
-        """`threads` vectors of one token in a block."""
-
-        threads: int
-
-    CONFIGS = ConfigTable(
-        size=lambda sizes: 0, devices={"cpu": ((None, Config(64)),), "sm_80": ((None, Config(128)),)}
-    )
 
     @staticmethod
     def program(*, top_k, local, mapped, alone, dtype, vec, config):
@@ -242,7 +205,6 @@ class MoePermuteKernel(Kernel):
             columns: T.int32,
         ):
             with T.Kernel(tokens * T.ceildiv(columns, threads), threads=threads) as block:
-                # Of its own: inside a global index the divisions would be done in 64 bits, at every access.
                 place = T.alloc_local((2,), "int32")
                 values = T.alloc_fragment((threads, vec), dtype)
                 zeros = T.alloc_fragment((threads, vec), dtype)
@@ -250,8 +212,7 @@ class MoePermuteKernel(Kernel):
                 here = T.alloc_shared((top_k,), "int32")
                 by_thread = T.Fragment((threads, vec), forward_fn=lambda t, v: (t, v))
                 T.annotate_layout({values: by_thread, zeros: by_thread})
-                place[0] = T.truncdiv(block, T.ceildiv(columns, threads))
-                place[1] = T.truncmod(block, T.ceildiv(columns, threads)) * threads
+                locate(block, columns, threads, place)
                 token, start = place[0], place[1]
 
                 for t, v in T.Parallel(threads, vec):

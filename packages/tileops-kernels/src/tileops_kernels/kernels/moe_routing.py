@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import ConfigTable
+from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 
 CHUNK = 256
 # Most threads of the block that sums up counts; of so many chunks it reads the counts at once.
@@ -36,6 +37,15 @@ def configs(threads: int) -> ConfigTable:
     """Return a table with one config."""
     row = ((None, RoutingConfig(threads)),)
     return ConfigTable(size=lambda sizes: 0, devices={"cpu": row, "sm_80": row})
+
+
+class RoutingKernel(Kernel):
+    """Base of the kernels that find places; a block of most of them has a thread per copy of a chunk."""
+
+    SUPPORTED_DTYPES = frozenset({"int32"})
+    PASS_CONFIGS = PASS_CONFIGS
+    Config = RoutingConfig
+    CONFIGS = configs(CHUNK)
 
 
 def padded(buckets: int) -> int:
@@ -95,6 +105,26 @@ def rank_chunk(buckets: int, bucket):
                 tally[mine[i]] = same[i]
 
     return rank
+
+
+def keep_ranks(buckets: int, bucket):
+    """Return a macro `(topk_ids, expert_map, chunk, copies, rank, counts)`: what `rank_chunk` finds, kept for
+    other blocks as rank per copy and counts of chunks x buckets."""
+    rank_copies = rank_chunk(buckets, bucket)
+
+    @T.macro
+    def keep(topk_ids, expert_map, chunk, copies, rank, counts):
+        mine = T.alloc_fragment((CHUNK,), "int32")
+        before = T.alloc_fragment((CHUNK,), "int32")
+        tally = T.alloc_shared((buckets,), "int32")
+        rank_copies(topk_ids, expert_map, chunk, copies, mine, before, tally)
+        for i in T.Parallel(CHUNK):
+            if chunk * CHUNK + i < copies:
+                rank[chunk * CHUNK + i] = before[i]
+        for e in T.Parallel(buckets):
+            counts[chunk * buckets + e] = tally[e]
+
+    return keep
 
 
 def sum_chunks(buckets: int, threads: int):

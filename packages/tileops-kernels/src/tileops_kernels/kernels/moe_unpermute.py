@@ -6,12 +6,9 @@ are added up in the order of the copies, in float32.
 Source: arXiv:2211.15841.
 """
 
-from dataclasses import dataclass
-
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import ConfigTable, Kernel
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
+from tileops_kernels.kernels.moe_rows import MoeRowsKernel, locate
 
 __all__ = ["MoeUnpermuteKernel"]
 
@@ -19,26 +16,12 @@ __all__ = ["MoeUnpermuteKernel"]
 GROUP = 8
 
 
-class MoeUnpermuteKernel(Kernel):
+class MoeUnpermuteKernel(MoeRowsKernel):
     """`output[t] = sum over j of weights[t, j] * rows[index[t, j]]`; an index of -1 adds nothing.
 
     Program arguments: rows, index, weights, output (flat), number of tokens, row step of `rows` and columns
     in vectors.
     """
-
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
-    ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
-
-    @dataclass(frozen=True)
-    class Config:
-        """`threads` vectors of one token in a block."""
-
-        threads: int
-
-    CONFIGS = ConfigTable(
-        size=lambda sizes: 0, devices={"cpu": ((None, Config(64)),), "sm_80": ((None, Config(128)),)}
-    )
 
     @staticmethod
     def program(*, copies, dtype, vec, config):
@@ -64,7 +47,6 @@ class MoeUnpermuteKernel(Kernel):
             columns: T.int32,
         ):
             with T.Kernel(tokens * T.ceildiv(columns, threads), threads=threads) as block:
-                # Of its own: inside a global index the divisions would be done in 64 bits, at every access.
                 place = T.alloc_local((2,), "int32")
                 source = T.alloc_local((group,), "int32")
                 weight = T.alloc_local((group,), "float32")
@@ -78,8 +60,7 @@ class MoeUnpermuteKernel(Kernel):
                         total: T.Fragment((threads, vec), forward_fn=lambda t, v: (t, v)),
                     }
                 )
-                place[0] = T.truncdiv(block, T.ceildiv(columns, threads))
-                place[1] = T.truncmod(block, T.ceildiv(columns, threads)) * threads
+                locate(block, columns, threads, place)
                 token, start = place[0], place[1]
 
                 T.clear(total)
