@@ -19,7 +19,7 @@ from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.ops import get_op
 from tileops_kernels.ops.flows import matmul
 from tileops_kernels.ops.flows._dense import MAX_GRID_Z, bound_over_batch, dense_copy, same
-from tileops_kernels.ops.flows.matmul import _flipped, _flipped_copy, _operand
+from tileops_kernels.ops.flows._operands import flipped, flipped_copy, operand
 
 SHARED_MEMORY = {"sm_80": 163 << 10, "sm_90a": 227 << 10}
 
@@ -145,22 +145,22 @@ def test_the_faster_schedule_is_launched(
 
 def test_row_and_column_major_operands_are_read_in_place() -> None:
     x = torch.empty(24, 16, dtype=torch.float16)
-    assert _operand(x, False, GemmKernel, any_rows=True) == (False, same)
-    assert _operand(x, True, GemmKernel, any_rows=True) == (True, same)
-    assert _operand(x.t(), False, GemmKernel, any_rows=True) == (True, _flipped)
-    assert _operand(x.t(), True, GemmKernel, any_rows=True) == (False, _flipped)
+    assert operand(x, False, GemmKernel, any_rows=True) == (False, same)
+    assert operand(x, True, GemmKernel, any_rows=True) == (True, same)
+    assert operand(x.t(), False, GemmKernel, any_rows=True) == (True, flipped)
+    assert operand(x.t(), True, GemmKernel, any_rows=True) == (False, flipped)
 
 
 def test_other_layouts_are_copied_once() -> None:
     x = torch.empty(24, 32, dtype=torch.float16)[:, ::2]
-    assert _operand(x, True, GemmKernel, any_rows=True) == (True, dense_copy)
+    assert operand(x, True, GemmKernel, any_rows=True) == (True, dense_copy)
 
 
 def test_rows_that_the_copy_engine_cannot_address_are_transposed_by_a_copy() -> None:
     with FakeTensorMode():
         a = torch.empty(16, 23, dtype=torch.float16, device="cuda")
-        assert _operand(a, True, GemmKernel, any_rows=False) == (False, _flipped_copy)
-        assert _operand(a.t(), False, GemmKernel, any_rows=False) == (False, dense_copy)
+        assert operand(a, True, GemmKernel, any_rows=False) == (False, flipped_copy)
+        assert operand(a.t(), False, GemmKernel, any_rows=False) == (False, dense_copy)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_small_batched_product_is_launched_small(monkeypatch: pytest.MonkeyPat
 
 def test_a_small_product_reads_rows_of_any_length_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Recorder()
-    monkeypatch.setattr(matmul, "_is_out_of_reach", lambda tensor, transposed, kernel: True)
+    monkeypatch.setattr(matmul, "is_out_of_reach", lambda tensor, transposed, kernel: True)
     monkeypatch.setattr(GemmSmallKernel, "serves_device", classmethod(lambda cls, device: True))
     monkeypatch.setattr(
         GemmSmallKernel,

@@ -11,52 +11,14 @@ from tileops_kernels.kernels.bmm import BmmKernel
 from tileops_kernels.kernels.gemm import GemmKernel, SplitKSumKernel
 from tileops_kernels.kernels.gemm_hopper import BmmHopperKernel, GemmHopperKernel
 from tileops_kernels.kernels.gemm_small import BmmSmallKernel, GemmSmallKernel
-from tileops_kernels.ops.flows._dense import Read, bound_over_batch, dense_copy, is_aligned, same
+from tileops_kernels.ops.flows._dense import bound_over_batch
+from tileops_kernels.ops.flows._operands import is_out_of_reach, operand
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
 if TYPE_CHECKING:
     from tileops_manifest import Binding
 
 __all__ = ["OPS", "Bmm", "Gemm"]
-
-
-def _flipped(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.mT
-
-
-def _flipped_copy(tensor: torch.Tensor) -> torch.Tensor:
-    return dense_copy(tensor.mT)
-
-
-def _storage(tensor: torch.Tensor, transposed: bool) -> tuple[bool, bool]:
-    """Return whether the operand is stored transposed, and whether the tensor is a view that flips it."""
-    flip = not tensor.is_contiguous() and tensor.mT.is_contiguous()
-    return transposed ^ flip, flip
-
-
-def _is_out_of_reach(tensor: torch.Tensor, transposed: bool, kernel: type) -> bool:
-    """True if a GPU's copy engine cannot address the rows of a transposed operand.
-
-    A program knows the length of the other operands' rows, and reads them without the engine if it must.
-    """
-    stored_transposed, flip = _storage(tensor, transposed)
-    row_bytes = tensor.shape[-2 if flip else -1] * tensor.element_size()
-    return tensor.device.type == "cuda" and stored_transposed and row_bytes % kernel.ALIGNMENT != 0
-
-
-def _operand(tensor: torch.Tensor, transposed: bool, kernel: type, any_rows: bool) -> tuple[bool, Read]:
-    """Decide how a kernel reads one operand: whether as the transpose, and what is done to the tensor first.
-
-    A row-major operand is read as it is, a column-major one (a `.mT` view) as the transpose of its storage.
-    Anything else is copied once, and so is what the copy engine of a GPU cannot address: a start that is not
-    aligned, or, unless the program takes `any_rows`, rows out of its reach.
-    """
-    if not any_rows and _is_out_of_reach(tensor, transposed, kernel):
-        return False, (_flipped_copy if transposed else dense_copy)
-    stored_transposed, flip = _storage(tensor, transposed)
-    if is_aligned(tensor, kernel) and (flip or tensor.is_contiguous()):
-        return stored_transposed, (_flipped if flip else same)
-    return stored_transposed, (_flipped_copy if flip else dense_copy)
 
 
 class Gemm(Flow):
@@ -79,11 +41,11 @@ class Gemm(Flow):
         if k == 0:
             return lambda a, b: a.new_zeros((m, n))
 
-        out_of_reach = _is_out_of_reach(a, trans_a, GemmKernel)
+        out_of_reach = is_out_of_reach(a, trans_a, GemmKernel)
         small = out_of_reach and GemmSmallKernel.suits(a.device, m=m, n=n, k=k, dtype=dtype)
         general = GemmSmallKernel if small else GemmKernel
-        trans_a, read_a = _operand(a, trans_a, general, any_rows=small)
-        trans_b, read_b = _operand(b, trans_b, general, any_rows=True)
+        trans_a, read_a = operand(a, trans_a, general, any_rows=small)
+        trans_b, read_b = operand(b, trans_b, general, any_rows=True)
         static = {"n": n, "k": k, "dtype": dtype, "trans_a": trans_a, "trans_b": trans_b}
         config = general.config_for(a.device, m=m, n=n, k=k, dtype=dtype)
         many = not small and m >= GemmKernel.WIDE_FROM_M and config.split_k == 1
@@ -137,8 +99,8 @@ class Bmm(Flow):
         if k == 0:
             return lambda a, b: a.new_zeros(shape)
 
-        trans_a, read_a = _operand(a, False, BmmKernel, any_rows=False)
-        trans_b, read_b = _operand(b, False, BmmKernel, any_rows=True)
+        trans_a, read_a = operand(a, False, BmmKernel, any_rows=False)
+        trans_b, read_b = operand(b, False, BmmKernel, any_rows=True)
         static = {"n": n, "k": k, "dtype": dtype, "trans_a": trans_a, "trans_b": trans_b}
         config = BmmKernel.config_for(a.device, n=n, k=k, dtype=dtype)
         sizes = {"m": m, "n": n, "k": k, "batch": batch}

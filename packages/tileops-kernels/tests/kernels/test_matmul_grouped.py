@@ -1,0 +1,134 @@
+"""Products of groups of rows: which program a call gets, what is copied, what is launched."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tileops_kernels.kernels.grouped_gemm import GroupedConfig, GroupedGemmKernel, GroupedGemmRowsKernel
+from tileops_kernels.ops import get_op
+
+SHARED_MEMORY = {"sm_80": 163 << 10, "sm_90a": 227 << 10}
+SIZES = (3, 0, 5, 2)
+ROWS, N, K = 12, 24, 16  # two rows past the last group
+
+
+def never(*args: object, **kwargs: object) -> object:
+    raise AssertionError("nothing must be compiled for this call")
+
+
+class Recorder:
+    """Stands in for a compiled program: notes what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[torch.Tensor, ...]] = []
+
+    def bound(self, *example: torch.Tensor) -> object:
+        return lambda *args: self.calls.append(args)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """Kernel, config and static arguments of every program that is asked for, and the program."""
+    asked: list[dict] = []
+
+    def record(cls: type, device: torch.device, config: object, **static: object) -> Recorder:
+        asked.append({"kernel": cls, "config": config, **static, "program": Recorder()})
+        return asked[-1]["program"]
+
+    for kernel in (GroupedGemmKernel, GroupedGemmRowsKernel):
+        monkeypatch.setattr(kernel, "compiled", classmethod(record))
+    return asked
+
+
+def groups(sizes: tuple[int, ...] = SIZES) -> tuple[torch.Tensor, torch.Tensor]:
+    counts = torch.tensor(sizes, dtype=torch.int32)
+    return counts, (counts.cumsum(0) - counts).to(torch.int32)
+
+
+def operands(flip_a: bool, flip_b: bool, rows: int = ROWS, n: int = N) -> list[torch.Tensor]:
+    if flip_a:
+        b_shape = (n, rows) if flip_b else (rows, n)
+    else:
+        b_shape = (len(SIZES), n, K) if flip_b else (len(SIZES), K, n)
+    return [torch.ones(rows, K).half(), torch.ones(b_shape).half(), *groups()]
+
+
+@pytest.mark.parametrize("flip_b", [False, True])
+@pytest.mark.parametrize(
+    ("flip_a", "kernel", "shape"),
+    [(False, GroupedGemmKernel, (ROWS, N)), (True, GroupedGemmRowsKernel, (len(SIZES), K, N))],
+)
+def test_a_program_reads_operands_as_they_lie(
+    flip_a: bool, flip_b: bool, kernel: type, shape: tuple[int, ...], compiled: list[dict]
+) -> None:
+    given = operands(flip_a, flip_b)
+    d = get_op("GroupedGemmFwdOp")(transpose_a=flip_a, transpose_b=flip_b)(*given)
+    assert d.shape == shape
+    (asked,) = compiled
+    assert (asked["kernel"], asked["trans_b"], asked["n"]) == (kernel, flip_b, N)
+    (call,) = asked["program"].calls
+    assert [x.data_ptr() for x in call[:4]] == [x.data_ptr() for x in given]
+    assert call[4] is d
+
+
+def test_matrices_that_are_views_are_read_the_other_way_round(compiled: list[dict]) -> None:
+    a, b, sizes, offsets = operands(False, True)
+    get_op("GroupedGemmFwdOp")(transpose_b=False)(a, b.mT, sizes, offsets)
+    assert compiled[0]["trans_b"]
+
+
+def test_indices_of_another_layout_are_copied(compiled: list[dict]) -> None:
+    a, b, sizes, offsets = operands(False, True)
+    apart = torch.stack((sizes, sizes), dim=1)[:, 0]
+    get_op("GroupedGemmFwdOp")()(a, b, apart, offsets)
+    assert compiled[0]["program"].calls[0][2].is_contiguous()
+
+
+@pytest.mark.parametrize("flip_a", [False, True])
+def test_a_product_without_columns_launches_nothing(flip_a: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kernel in (GroupedGemmKernel, GroupedGemmRowsKernel):
+        monkeypatch.setattr(kernel, "compiled", never)
+    d = get_op("GroupedGemmFwdOp")(transpose_a=flip_a)(*operands(flip_a, True, n=0))
+    assert d.shape == ((len(SIZES), K, 0) if flip_a else (ROWS, 0))
+
+
+def test_experts_have_the_program_of_groups(compiled: list[dict]) -> None:
+    a, b, sizes, offsets = operands(False, True)
+    moe = get_op("MoeGroupedGemmNopadFwdOp")(numel=ROWS, num_experts=len(SIZES), n=N, k=K)
+    assert moe(a, b, sizes, offsets).shape == (ROWS, N)
+    assert (compiled[0]["kernel"], compiled[0]["trans_b"]) == (GroupedGemmKernel, True)
+
+
+@pytest.mark.parametrize("flip_a", [False, True])
+def test_numbers_of_rows_share_one_program(flip_a: bool) -> None:
+    GroupedGemmKernel.clear()
+    GroupedGemmRowsKernel.clear()
+    op = get_op("GroupedGemmFwdOp")(transpose_a=flip_a)
+    for rows in (10, 12, 70):
+        op(*operands(flip_a, True, rows=rows))
+    assert GroupedGemmKernel.programs() + GroupedGemmRowsKernel.programs() == 1
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_groups_of_few_rows_have_low_tiles_that_most_of_them_fit(arch: str) -> None:
+    heights = [
+        GroupedGemmKernel.default_config(target="cuda", arch=arch, n=4096, k=4096, group_rows=mean).block_m
+        for mean in (1, 8, 16, 32, 48, 64, 128)
+    ]
+    assert heights == sorted(heights)
+    assert all(height > mean for height, mean in zip(heights, (1, 8, 16, 32, 48, 64), strict=False))
+    unknown = GroupedGemmKernel.default_config(target="cuda", arch=arch, n=4096, k=4096)
+    assert unknown.block_m == heights[-1]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("kernel", [GroupedGemmKernel, GroupedGemmRowsKernel])
+def test_a_tile_fits_shared_memory(kernel: type, arch: str) -> None:
+    for _, tile in kernel.CONFIGS.devices[arch]:
+        assert isinstance(tile, GroupedConfig)
+        stages = max(tile.num_stages, 1)
+        written = tile.block_m * (tile.chunk or tile.block_n) if kernel is GroupedGemmKernel else 0
+        needed = 2 * (stages * (tile.block_m + tile.block_n) * tile.block_k + written)
+        assert needed * (1 + tile.shared_sm) <= SHARED_MEMORY[arch]
+        assert not (tile.swap_ab and tile.chunk)
