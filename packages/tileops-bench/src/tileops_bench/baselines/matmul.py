@@ -1,4 +1,7 @@
-"""Matrix products: cuBLAS (or the CPU's BLAS) through torch, and `torch._scaled_mm` for fp8."""
+"""Matrix products: cuBLAS (or the CPU's BLAS) through torch, `torch._scaled_mm` for fp8, `torch._grouped_mm`.
+
+Products of groups of rows are also one call a group, whose sizes the host must read first.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,50 @@ def _widened_mm(case: Case) -> Callable[..., Any]:
     return call
 
 
+def _grouped_mm(case: Case) -> Callable[..., Any]:
+    """What torch takes; rows past the last group, which it does not write, are in no such row."""
+    a, b = case.inputs["a"], case.inputs["b"]
+    if any(size * t.element_size() % 16 for t in (a, b) for size in t.shape[-2:]):
+        raise UnsupportedCase("rows and columns of a multiple of 16 bytes only")
+    flip_a, flip_b = case.params.get("transpose_a", False), case.params.get("transpose_b", True)
+
+    def call(a: Any, b: Any, sizes: Any, offsets: Any) -> torch.Tensor:
+        ends = (sizes + offsets).to(torch.int32)
+        return torch._grouped_mm(a.T if flip_a else a, b.mT if flip_b else b, offs=ends)
+
+    return call
+
+
+def _product_of_each_group(case: Case) -> Callable[..., Any]:
+    flip_a, flip_b = case.params.get("transpose_a", False), case.params.get("transpose_b", True)
+
+    def of_rows(a: Any, b: Any, sizes: Any, offsets: Any) -> torch.Tensor:
+        b = b.mT if flip_b else b
+        out = a.new_zeros(a.shape[0], b.shape[-1])
+        for matrix, size, start in zip(b, sizes.tolist(), offsets.tolist(), strict=True):
+            torch.mm(a[start : start + size], matrix, out=out[start : start + size])
+        return out
+
+    def over_rows(a: Any, b: Any, sizes: Any, offsets: Any) -> torch.Tensor:
+        b = b.mT if flip_b else b
+        out = a.new_empty(sizes.numel(), a.shape[1], b.shape[1])
+        for product, size, start in zip(out, sizes.tolist(), offsets.tolist(), strict=True):
+            torch.mm(a[start : start + size].T, b[start : start + size], out=product)
+        return out
+
+    return over_rows if flip_a else of_rows
+
+
 EAGER: dict[str, Make] = {"GemmFwdOp": _gemm, "BmmFwdOp": _bmm}
 LOCAL: dict[str, Make] = {"GemmFp8FwdOp": _widened_mm}
-OTHERS: tuple[Baseline, ...] = (Baseline("GemmFp8FwdOp", "torch-scaled-mm", _scaled_mm, targets=CUDA),)
+OTHERS: tuple[Baseline, ...] = (
+    Baseline("GemmFp8FwdOp", "torch-scaled-mm", _scaled_mm, targets=CUDA),
+    *(
+        baseline
+        for op in ("GroupedGemmFwdOp", "MoeGroupedGemmNopadFwdOp")
+        for baseline in (
+            Baseline(op, "torch-grouped-mm", _grouped_mm),
+            Baseline(op, "product-of-each-group", _product_of_each_group, local=True),
+        )
+    ),
+)
