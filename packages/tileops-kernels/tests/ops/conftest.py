@@ -96,7 +96,15 @@ def make_inputs(binding: Binding) -> list[torch.Tensor | None]:
             inputs.append(None)
             continue
         dtype, domain = torch_dtype(meta.dtype), binding.domain(name)
-        if domain is None or domain.high is None:
+        kind = None if domain is None else domain.kind
+        if kind == "parts":
+            parts = torch.zeros(meta.shape, dtype=dtype)
+            parts[-1] = domain.total
+            inputs.append(parts)
+        elif kind == "starts":
+            parts = inputs[list(binding.inputs).index(domain.of)]
+            inputs.append((parts.cumsum(0) - parts).to(dtype))
+        elif domain is None or domain.high is None:
             inputs.append(torch.ones(meta.shape, dtype=dtype))
         else:
             # Distinct along the last axis, which the stricter kinds of domain ask for.
