@@ -2,8 +2,8 @@
 
     python tools/sanitize.py [OP ...] --checks memcheck racecheck synccheck --jobs N --out FILE
 
-Runs small rows (the first, the most ragged, other branches, own sizes up to `LIMITS`) of ops that together
-use every kernel, several ops to a process. Needs all five packages, which
+Runs small rows of ops that together use every kernel, and larger ones where only those take a kernel, several
+ops to a process. Needs all five packages, which
 `hatch run certify:sanitize` has, and compute-sanitizer of the CUDA toolkit. Exit status 1 where a check found
 something, an op failed, or a kernel was never run; 2 for a wrong call.
 """
@@ -26,43 +26,69 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA: Final = "tileops-sanitizer/1"
 CHECKS: Final = ("memcheck", "racecheck", "synccheck")
-LIMITS: Final = (1 << 35, 1 << 25)  # operations, elements: a check slows a kernel down a hundredfold
+# Operations and elements of a case: a check slows a kernel down a hundredfold.
+SMALL: Final = (1 << 31, 1 << 23)
+ROWS: Final = 6
+LARGEST: Final = (1 << 38, 1 << 27)
 _MARK: Final = "@@ "
 _SAID: Final = re.compile(r"^=========\s(.*)")
 # What it says of itself, and of its end.
 _IDLE: Final = re.compile(r"COMPUTE-SANITIZER|ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards|^\s*$")
 
 
-def run_cases(ops: Sequence[str]) -> None:
-    """In the checked process: run the cases of each op; print what began, what ended and how."""
+def run_cases(ops: Sequence[str], target: str) -> None:
+    """In the checked process: run cases of each op; print what began, what ended and how.
+
+    Rows come in order of their work. A few small ones run once; a larger one, or one in another dtype, only
+    while kernels of the op are missing, and where it takes one of them: it is prepared, which compiles, then
+    run or left.
+    """
     import torch
 
     from tileops_kernels.kernels import get_kernel, list_kernels
-    from tileops_kernels.ops import get_op
+    from tileops_kernels.ops.registry import FLOWS
     from tileops_manifest import load_manifest
     from tileops_tests.cases import plan
 
+    def compiled() -> set[str]:
+        return {name for name in list_kernels() if get_kernel(name).programs()}
+
     manifest = load_manifest()
+    launched: set[str] = set()
     for name in ops:
         _print("begin", name)
         run, trouble, seen = 0, "", set()
-        for case in plan(manifest[name], target="cuda"):
-            small = case.binding.flops <= LIMITS[0] and _elements(case.binding) <= LIMITS[1]
-            if not (case.numeric and case.spec.distribution == "normal" and small):
-                continue
+        kernels = {kernel.__name__ for kernel in FLOWS[name].kernels}
+        cases = [case for case in plan(manifest[name], target=target, tier="full") if _is_candidate(case)]
+        for case in sorted(cases, key=lambda case: case.binding.flops):
             row = (case.spec.row.label, case.spec.scale)
-            if row in seen:  # in another dtype
+            again = row in seen or len(seen) >= ROWS or not _is_within(case, SMALL)
+            if again and kernels <= launched:
                 continue
-            seen.add(row)
-            inputs = case.spec.workload(0, "cuda").gen_inputs()
+            inputs = tuple(case.spec.workload(0, target).gen_inputs().values())
             try:
-                get_op(name)(**case.binding.params)(*inputs.values())
-                torch.cuda.synchronize()
+                call = FLOWS[name].prepare(case.binding, inputs)
+                fresh = compiled() - launched
+                if again and not fresh:
+                    continue
+                seen.add(row)
+                call(*inputs)
+                if target == "cuda":
+                    torch.cuda.synchronize()
+                launched |= fresh
                 run += 1
             except Exception as error:  # noqa: BLE001 - whatever a kernel raises is the answer
                 trouble = trouble or f"{case.id}: {type(error).__name__}: {error}"[:500]
         _print("end", name, str(run), trouble)
-    _print("kernels", ",".join(k for k in list_kernels() if get_kernel(k).programs()))
+    _print("kernels", ",".join(sorted(launched)))
+
+
+def _is_candidate(case: Any) -> bool:
+    return case.numeric and case.spec.distribution == "normal" and _is_within(case, LARGEST)
+
+
+def _is_within(case: Any, limits: tuple[int, int]) -> bool:
+    return case.binding.flops <= limits[0] and _elements(case.binding) <= limits[1]
 
 
 def _print(*words: str) -> None:
@@ -106,7 +132,7 @@ def read_output(text: str, ops: Iterable[str], status: int) -> tuple[dict[str, d
 
 
 def check_group(
-    sanitizer: str, check: str, ops: Sequence[str], timeout_s: float
+    sanitizer: str, target: str, timeout_s: float, check: str, ops: Sequence[str]
 ) -> tuple[dict[str, dict[str, Any]], set[str]]:
     """Run the cases of some ops under one check."""
     command = [
@@ -118,6 +144,8 @@ def check_group(
         sys.executable,
         str(Path(__file__).resolve()),
         "--child",
+        "--target",
+        target,
         *ops,
     ]
     # torch's allocator hands out parts of large blocks, whose borders the check does not know.
@@ -174,10 +202,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="per process (600)")
     parser.add_argument("--sanitizer", default="compute-sanitizer", help="the program, if it is not on PATH")
     parser.add_argument("--out", type=Path, help="JSON file for what was found")
+    parser.add_argument(
+        "--target", choices=("cpu", "cuda"), default="cuda", help="cpu: to try a checker of CPU programs"
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.child:
-        run_cases(args.ops)
+        run_cases(args.ops, args.target)
         return 0
     if min(args.jobs, args.group) < 1:
         parser.error(f"--jobs and --group must be at least 1, got {args.jobs} and {args.group}")
@@ -185,6 +216,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"{args.sanitizer} was not found; it is part of the CUDA toolkit")
 
     from tileops_kernels.kernels import get_kernel, list_kernels
+    from tileops_kernels.ops.registry import FLOWS
     from tileops_manifest import load_manifest
 
     manifest = load_manifest()
@@ -192,14 +224,16 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"no op is named {', '.join(unknown)}")
     implemented = [op for op in manifest if manifest[op].status.cuda == "implemented"]
-    ops = args.ops or cover({op: manifest[op].kernel_map.values() for op in implemented})
+    # Operands decide which program of a family an op takes: one of many reaches more of them.
+    implemented.sort(key=lambda op: -len(manifest[op].inputs))
+    ops = args.ops or cover({op: [k.__name__ for k in FLOWS[op].kernels] for op in implemented})
     groups = [ops[i :: -(-len(ops) // args.group)] for i in range(-(-len(ops) // args.group))]
     results: dict[str, dict[str, dict[str, Any]]] = {check: {} for check in args.checks}
     kernels: set[str] = set()
     known = {name for name in list_kernels() if not args.ops and _serves(get_kernel(name))}
     work = [(check, group) for check in args.checks for group in groups]
     with ThreadPoolExecutor(args.jobs) as pool:
-        answers = pool.map(lambda w: check_group(args.sanitizer, *w, args.timeout), work)
+        answers = pool.map(lambda w: check_group(args.sanitizer, args.target, args.timeout, *w), work)
         for (check, _), (found, ran) in zip(work, answers, strict=True):
             results[check] |= found
             kernels |= ran

@@ -79,8 +79,22 @@ def test_a_process_under_a_check_runs_the_cases_of_its_ops_and_starts_no_other(
     script = str(Path(sanitize.__file__).resolve())
     asked = [line.split() for line in (tmp_path / "asked").read_text().splitlines()]
     assert sorted((words[1], *words[words.index(script) + 1 :]) for words in asked) == sorted(
-        (check, "--child", *OPS) for check in ("memcheck", "racecheck")
+        (check, "--child", "--target", "cuda", *OPS) for check in ("memcheck", "racecheck")
     )
+
+
+def test_the_cases_of_an_op_run_in_the_checked_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "sanitizer"
+    program.write_text('#!/bin/sh\nshift 4\nexec "$@"\n')  # a check of nothing
+    program.chmod(0o755)
+    call = ["IsnanFwdOp", "--target", "cpu", "--checks", "memcheck", "--sanitizer", str(program)]
+    assert sanitize.main(call) == 0
+    said = capsys.readouterr().out
+    assert "IsnanFwdOp" in said
+    assert " 0 cases" not in said
+    assert "1 of 1 ops clean under memcheck" in said
 
 
 def test_a_missing_sanitizer_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
