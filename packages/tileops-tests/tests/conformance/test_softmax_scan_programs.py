@@ -1,4 +1,5 @@
-"""The programs of softmax and of the cumulative sum with the block shapes that a GPU gets, on CPUs."""
+"""The programs of softmax and of the cumulative sum and product with the block shapes that a GPU gets, on
+CPUs."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_every_split_of_a_row_of_softmax_is_written(splits: int, split_vectors: 
 @pytest.mark.parametrize("geometry", [(1, 32, 1), (4, 32, 1), (1, 128, 2), (2, 64, 1)], ids=str)
 def test_sums_of_rows_carry_over_warps_and_chunks(geometry: tuple[int, int, int]) -> None:
     x = integers(ROWS, PITCH)
-    program = ScanKernel.program(dtype="float32", vec=VEC, config=ScanConfig(*geometry))
+    program = ScanKernel.program(op="sum", dtype="float32", vec=VEC, config=ScanConfig(*geometry))
     y = filled(x[:, :LENGTH])
     compile_program(program, "cpu")(x.view(-1), y.view(-1), ROWS, PITCH // VEC, LENGTH // VEC)
     assert torch.equal(y, x[:, :LENGTH].cumsum(1))
@@ -71,7 +72,34 @@ def test_sums_of_rows_carry_over_warps_and_chunks(geometry: tuple[int, int, int]
 def test_sums_of_columns_carry_over_threads_and_chunks(geometry: tuple[int, int, int]) -> None:
     outer, length, inner = 3, 301, 40
     x = integers(outer, length, inner)
-    program = ColumnScanKernel.program(dtype="float32", vec=VEC, config=ScanConfig(*geometry))
+    program = ColumnScanKernel.program(op="sum", dtype="float32", vec=VEC, config=ScanConfig(*geometry))
     y = filled(x)
     compile_program(program, "cpu")(x.view(-1), y.view(-1), outer, length, inner // VEC)
     assert torch.equal(y, x.cumsum(1))
+
+
+def factors(*shape: int) -> torch.Tensor:
+    """Signed powers of two: no product is rounded. Running products stay within 2^-108 and 2^108, those of 24
+    factors between are 2^216."""
+    sign = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(4)) * 2 - 1
+    steps = torch.where((torch.arange(shape[1]) + 12) % 48 < 24, 2.0**-9, 2.0**9)
+    return sign * steps.reshape(1, -1, *(1,) * (len(shape) - 2))
+
+
+@pytest.mark.parametrize("geometry", [(1, 32, 1), (4, 32, 1), (1, 128, 2), (2, 64, 1)], ids=str)
+def test_products_of_rows_carry_over_warps_and_chunks(geometry: tuple[int, int, int]) -> None:
+    x = factors(ROWS, PITCH)
+    program = ScanKernel.program(op="prod", dtype="float32", vec=VEC, config=ScanConfig(*geometry))
+    y = filled(x[:, :LENGTH])
+    compile_program(program, "cpu", poison=True)(x.view(-1), y.view(-1), ROWS, PITCH // VEC, LENGTH // VEC)
+    assert torch.equal(y, x[:, :LENGTH].cumprod(1))
+
+
+@pytest.mark.parametrize("geometry", [(1, 16, 1), (32, 8, 4), (3, 4, 2)], ids=str)
+def test_products_of_columns_carry_over_threads_and_chunks(geometry: tuple[int, int, int]) -> None:
+    outer, length, inner = 3, 301, 40
+    x = factors(outer, length, inner)
+    program = ColumnScanKernel.program(op="prod", dtype="float32", vec=VEC, config=ScanConfig(*geometry))
+    y = filled(x)
+    compile_program(program, "cpu", poison=True)(x.view(-1), y.view(-1), outer, length, inner // VEC)
+    assert torch.equal(y, x.cumprod(1))
