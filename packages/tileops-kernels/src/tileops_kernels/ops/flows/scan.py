@@ -1,4 +1,4 @@
-"""Flow of the cumulative sums: rows in place, other axes by columns."""
+"""Flow of the cumulative sums and products: rows in place, other axes by columns."""
 
 from __future__ import annotations
 
@@ -18,13 +18,20 @@ from tileops_kernels.ops.flows.base import Flow, Run
 if TYPE_CHECKING:
     from tileops_manifest import Binding
 
-__all__ = ["OPS", "Cumsum"]
+__all__ = ["OPS", "Scan"]
 
 
-class Cumsum(Flow):
-    """Cumulative sum along one axis."""
+class Scan(Flow):
+    """Cumulative sum or product along one axis.
+
+    Args:
+        op: "sum" or "prod".
+    """
 
     kernels = (ScanKernel, ColumnScanKernel)
+
+    def __init__(self, op: str) -> None:
+        self._op = op
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         (x,) = inputs
@@ -35,15 +42,14 @@ class Cumsum(Flow):
         (stage,) = stages(tuple(shape), normalised_axes(dim, x.dim())) or [Stage(1, 1, 1)]
         return self._columns(x, stage) if stage.inner > 1 else self._rows(x, dim)
 
-    @staticmethod
-    def _rows(x: torch.Tensor, dim: int) -> Run:
+    def _rows(self, x: torch.Tensor, dim: int) -> Run:
         shape, dtype, device = x.shape, x.dtype, x.device
         # A row is everything from the axis on: what follows it has size 1.
         rows = row_layout(x, x.dim() - dim % x.dim()) if x.dim() else Rows(1, 1, 1)
         fresh = torch.empty(0, dtype=dtype, device=device)
         vec = vector_width([fresh if rows.step is None else x, fresh], rows.length, rows.pitch)
         config = ScanKernel.config_for(device, vectors=rows.length // vec)
-        program = ScanKernel.compiled(device, config, dtype=dtype_name(dtype), vec=vec)
+        program = ScanKernel.compiled(device, config, op=self._op, dtype=dtype_name(dtype), vec=vec)
         parts = [
             Part(
                 (rows.span(start, count), (start * rows.length, count * rows.length)),
@@ -60,12 +66,11 @@ class Cumsum(Flow):
 
         return run
 
-    @staticmethod
-    def _columns(x: torch.Tensor, stage: Stage) -> Run:
+    def _columns(self, x: torch.Tensor, stage: Stage) -> Run:
         shape, dtype, device = x.shape, x.dtype, x.device
         fresh = torch.empty(0, dtype=dtype, device=device)
         vec = vector_width([x if x.is_contiguous() else fresh, fresh], stage.inner)
-        program = ColumnScanKernel.compiled(device, dtype=dtype_name(dtype), vec=vec)
+        program = ColumnScanKernel.compiled(device, op=self._op, dtype=dtype_name(dtype), vec=vec)
         pitch = stage.length * stage.inner
         parts = [
             Part(((start * pitch, outer * pitch),) * 2, (outer, stage.length, stage.inner // vec))
@@ -81,4 +86,4 @@ class Cumsum(Flow):
         return run
 
 
-OPS: dict[str, Flow] = {"CumsumFwdOp": Cumsum()}
+OPS: dict[str, Flow] = {"CumsumFwdOp": Scan("sum"), "CumprodFwdOp": Scan("prod")}
