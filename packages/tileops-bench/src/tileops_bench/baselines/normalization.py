@@ -1,8 +1,10 @@
-"""Normalisations: torch, Liger and FlashInfer; the fused-add forms are local compositions."""
+"""Normalisations: torch, Liger and FlashInfer; the fused-add and adaptive forms are local
+compositions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,6 +81,27 @@ def _flashinfer_rms_norm(case: Case) -> Callable[..., Any]:
     return lambda x, weight: flashinfer.rmsnorm(x, weight, eps)
 
 
+def _ada_layer_norm(case: Case) -> Callable[..., Any]:
+    eps = case.params["eps"]
+
+    def modulated(
+        x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        moved = scale * F.layer_norm(x, x.shape[-1:], eps=eps) + shift
+        return moved if gate is None else gate * moved
+
+    return modulated
+
+
+def _batch_norm(case: Case) -> Callable[..., Any]:
+    """Torch takes the statistics and the weights in the order of the entry; the running ones are written."""
+    return partial(F.batch_norm, **case.params)
+
+
+def _instance_norm(case: Case) -> Callable[..., Any]:
+    return partial(F.instance_norm, **case.params)
+
+
 def _batch_norm_bwd(case: Case) -> Callable[..., Any]:
     """Torch's own gradient of batch normalisation; eps is in `rstd` already."""
     backward = torch.ops.aten.native_batch_norm_backward
@@ -88,6 +111,8 @@ def _batch_norm_bwd(case: Case) -> Callable[..., Any]:
 
 
 EAGER: dict[str, Make] = {
+    "BatchNormFwdOp": _batch_norm,
+    "InstanceNormFwdOp": _instance_norm,
     "BatchNormBwdOp": _batch_norm_bwd,
     "RMSNormFwdOp": _rms_norm,
     "LayerNormFwdOp": _layer_norm,
@@ -96,6 +121,8 @@ EAGER: dict[str, Make] = {
 LOCAL: dict[str, Make] = {
     "FusedAddRMSNormFwdOp": _fused_add_rms_norm,
     "FusedAddLayerNormFwdOp": _fused_add_layer_norm,
+    "AdaLayerNormFwdOp": _ada_layer_norm,
+    "AdaLayerNormZeroFwdOp": _ada_layer_norm,
 }
 OTHERS: tuple[Baseline, ...] = (
     Baseline("RMSNormFwdOp", "liger", _liger_rms_norm, "liger-kernel", "liger_kernel", CUDA),

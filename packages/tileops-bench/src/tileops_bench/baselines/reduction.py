@@ -57,6 +57,14 @@ def _prod(case: Case) -> Callable[..., Any]:
     return partial(torch.prod, dim=dim, keepdim=keepdim)
 
 
+def _cumprod(case: Case) -> Callable[..., Any]:
+    """In float32 where torch would keep running products of a CPU in 16 bits, as in `_prod`."""
+    dim, dtype = case.params["dim"], case.inputs["x"].dtype
+    if case.target == "cpu" and dtype in _HALVES:
+        return lambda x: torch.cumprod(x, dim, dtype=torch.float32).to(dtype)
+    return partial(torch.cumprod, dim=dim)
+
+
 def _all_dims(op: str) -> Make:
     function = _ALL_DIMS[op]
 
@@ -98,7 +106,7 @@ def _liger_softmax(case: Case) -> Callable[..., Any]:
 
 EAGER: dict[str, Make] = (
     {op: _torch(op) for op in _TORCH}
-    | {"ProdFwdOp": _prod}
+    | {"ProdFwdOp": _prod, "CumprodFwdOp": _cumprod}
     | {op: _all_dims(op) for op in _ALL_DIMS}
     | {op: _softmax(op) for op in _SOFTMAX}
 )
