@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.moe_routing import CHUNK
 from tileops_kernels.ops.registry import FLOWS
@@ -52,6 +53,34 @@ def align(tokens):
     ids = torch.zeros(tokens, TOP_K, dtype=torch.int32)
     params = {"total_tokens": tokens, "top_k": TOP_K, "num_experts": EXPERTS, "block_size": BLOCK}
     return call("MoePermuteAlignFwdOp", ids, **params)
+
+
+HUGE = {
+    "block": ({"block_size": 1 << 31}, r"sorted_token_ids.shape is \(\d+,\), expected at most 1073741824"),
+    "block beyond 64 bits": ({"block_size": 1 << 62}, "sorted_token_ids.shape"),
+    "experts": ({"num_experts": 1 << 31}, "num_experts is 2147483648, expected at most 4096"),
+    "experts in blocks of one": ({"num_experts": 1 << 40, "block_size": 1}, "num_experts is"),
+}
+
+
+@pytest.mark.parametrize("tokens", [0, 1, CHUNK])
+@pytest.mark.parametrize("case", HUGE)
+def test_sizes_that_no_program_can_number_are_refused_before_they_are_allocated(log, tokens, case):
+    changed, message = HUGE[case]
+    ids = torch.zeros(tokens, TOP_K, dtype=torch.int32)
+    params = {"total_tokens": tokens, "top_k": TOP_K, "num_experts": EXPERTS, "block_size": BLOCK, **changed}
+    with pytest.raises(NotImplementedOpError, match=f"MoePermuteAlignFwdOp: {message}"):
+        call("MoePermuteAlignFwdOp", ids, **params)
+    assert not log
+
+
+def test_more_local_experts_than_a_block_counts_are_refused(log):
+    ids, rows = torch.zeros(1, TOP_K, dtype=torch.int32), torch.empty(1, HIDDEN, dtype=torch.bfloat16)
+    with pytest.raises(
+        NotImplementedOpError, match="num_experts_local is 1099511627776, expected at most 4096"
+    ):
+        call("MoePermuteNopadFwdOp", rows, ids, None, num_experts=1 << 40, num_experts_local=1 << 40)
+    assert not log
 
 
 def kernels(log):

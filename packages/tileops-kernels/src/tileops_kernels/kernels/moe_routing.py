@@ -19,6 +19,8 @@ from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 
 CHUNK = 256
+# A block has a place in shared memory for every expert, and 32 registers a thread for their sizes.
+MAX_EXPERTS = 4096
 # Most threads of the block that sums up counts; of so many chunks it reads the counts at once.
 MOST_THREADS = 1024
 _AHEAD = 16

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tileops_kernels.dtypes import dtype_name
+from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.kernels.moe_align import (
     MoeAlignKernel,
     MoeAlignPlaceKernel,
@@ -25,10 +26,10 @@ from tileops_kernels.kernels.moe_permute import (
     MoePermuteRouteKernel,
     MoePermuteStartKernel,
 )
-from tileops_kernels.kernels.moe_routing import CHUNK
+from tileops_kernels.kernels.moe_routing import CHUNK, MAX_EXPERTS
 from tileops_kernels.kernels.moe_unpermute import MoeUnpermuteKernel
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
-from tileops_kernels.ops.flows._layout import vector_width
+from tileops_kernels.ops.flows._layout import MAX_ELEMENTS, vector_width
 from tileops_kernels.ops.flows._rows import row_layout
 from tileops_kernels.ops.flows.base import Flow, Run
 
@@ -51,6 +52,28 @@ def _bind_whole(
     return bind(program, [example for example, _ in operands], device, [part])
 
 
+def _check_sizes(binding: Binding, experts: str) -> None:
+    """Check that the programs can number the experts and all places, before any of it is allocated.
+
+    Raises:
+        NotImplementedOpError: names the param of so many experts, or the output of so many elements.
+    """
+    op = binding.entry.name
+    if binding.params[experts] > MAX_EXPERTS:
+        raise NotImplementedOpError(
+            op, argument=experts, got=binding.params[experts], expected=f"at most {MAX_EXPERTS}"
+        )
+    for name, output in binding.outputs.items():
+        if output.dtype == "int32" and prod(output.shape) > MAX_ELEMENTS:
+            raise NotImplementedOpError(
+                op,
+                argument=f"{name}.shape",
+                got=tuple(output.shape),
+                expected=f"at most {MAX_ELEMENTS} elements",
+                rule="places are numbered with 32 bits",
+            )
+
+
 def _index(tensor: torch.Tensor) -> tuple[torch.Tensor | torch.dtype, int]:
     """An index input: read as it is if it is contiguous, else from a copy."""
     return (tensor if tensor.is_contiguous() else tensor.dtype), tensor.numel()
@@ -62,6 +85,7 @@ class MoePermute(Flow):
     kernels = (MoePermuteKernel, MoePermuteRankKernel, MoePermuteStartKernel, MoePermuteRouteKernel)
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        _check_sizes(binding, "num_experts_local")
         x, ids, mapped = inputs
         device, dtype = x.device, x.dtype
         (tokens, hidden), top_k = x.shape, ids.shape[1]
@@ -148,6 +172,7 @@ class MoeAlign(Flow):
     kernels = (MoeAlignKernel, MoeAlignRankKernel, MoeAlignStartKernel, MoeAlignPlaceKernel)
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
+        _check_sizes(binding, "num_experts")
         (ids,) = inputs
         device, copies = ids.device, ids.numel()
         experts, block_size = binding.params["num_experts"], binding.params["block_size"]
