@@ -11,8 +11,8 @@ class Memo:
     """A thread-safe memo.
 
     >>> memo = Memo()
-    >>> memo.get("a", lambda: 1), memo.get("a", lambda: 2), len(memo)
-    (1, 1, 1)
+    >>> memo.get("a", lambda: 1), memo.get("a", lambda: 2), len(memo), "a" in memo, "b" in memo
+    (1, 1, 1, True, False)
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,10 @@ class Memo:
                 if not cell:
                     cell.append(make())
         return cell[0]
+
+    def __contains__(self, key: Hashable) -> bool:
+        with self._lock:
+            return bool(self._slots.get(key, (None, []))[1])
 
     def clear(self) -> None:
         """Forget everything."""

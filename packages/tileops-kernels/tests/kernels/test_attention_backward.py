@@ -57,7 +57,9 @@ def test_statistics_are_made_once_for_both_gradients(log):
     assert of_keys.args[5:] == (dk, dv)
 
 
-@pytest.mark.parametrize(("head_dim", "launched"), [(128, ["both"]), (136, ["dk", "dv"]), (100, ["dk", "dv"])])
+@pytest.mark.parametrize(
+    ("head_dim", "launched"), [(128, ["both"]), (136, ["dk", "dv"]), (100, ["dk", "dv"])]
+)
 def test_accumulators_of_wide_heads_are_a_launch_each(log, head_dim, launched):
     get_op(OP)()(*operands(3, head_dim))
     assert [call.static["gradients"] for call in log[2:]] == launched

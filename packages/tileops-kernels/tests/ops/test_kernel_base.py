@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tileops_kernels import targets
 from tileops_kernels.errors import ConfigError, DeviceError
 from tileops_kernels.kernels import get_kernel, list_kernels
 from tileops_kernels.kernels.base import ConfigTable, Kernel, arch_of, freeze, target_of
+from tileops_kernels.kernels.together import compiled_together
 
 CPU = torch.device("cpu")
 
@@ -125,6 +127,44 @@ def test_threads_compile_different_kernels_at_once():
     alone = [traced(kernel) for kernel in chosen]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(traced, chosen * 2)) == alone * 2
+
+
+def test_programs_of_one_op_compile_side_by_side(kernel, monkeypatch):
+    together = threading.Barrier(3)
+
+    def compile_program(program, *target, **options):
+        together.wait(timeout=10)  # all three are here at once, or the barrier breaks
+        return SimpleNamespace(bound=lambda *example: lambda: program)
+
+    monkeypatch.setattr(targets, "compile_program", compile_program)
+    calls = []
+
+    def prepare():
+        launches = [kernel.compiled(CPU, hidden=hidden).bound(None) for hidden in (1, 2, 3, 1)]
+        calls.append([launch() for launch in launches])
+        return calls[-1]
+
+    programs = [(1, Config(1)), (2, Config(1)), (3, Config(1)), (1, Config(1))]
+    assert compiled_together(prepare) == programs
+    assert calls == [[None] * 4, programs]  # placeholders launch nothing
+    assert compiled_together(prepare) == programs
+    assert len(calls) == 3  # nothing was missing
+
+
+def test_an_error_of_a_compiler_is_raised_where_the_program_is_asked_for(kernel, monkeypatch):
+    def compile_program(program, *target, **options):
+        if program[0] == 2:
+            raise RuntimeError("refused")
+        return object()
+
+    monkeypatch.setattr(targets, "compile_program", compile_program)
+    with pytest.raises(RuntimeError, match="refused"):
+        compiled_together(lambda: [kernel.compiled(CPU, hidden=hidden) for hidden in (1, 2)])
+    assert kernel.compiled(CPU, hidden=1) is kernel.compiled(CPU, hidden=1)
+    with pytest.raises(ZeroDivisionError):
+        compiled_together(lambda: [kernel.compiled(CPU, hidden=3), 1 // 0])
+    assert kernel.compiled(CPU, hidden=4) is not None  # outside of it nothing is put off
+    assert kernel.programs() == 2
 
 
 def test_a_failed_compilation_is_tried_again(kernel, monkeypatch):

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from tileops_kernels.errors import ConfigError, DeviceError
+from tileops_kernels.kernels.together import now_or_together
 from tileops_kernels.memo import Memo
 from tileops_kernels.tracing import TRACING
 
@@ -241,6 +242,8 @@ class Kernel:
     def compiled(cls, device: torch.device, config: Any = None, **static: Any) -> Any:
         """Return the compiled program for a device, compiling it on first use. Thread-safe.
 
+        Within `compiled_together` a missing program is put off, and what is returned launches nothing.
+
         Args:
             device: where the program will run; only its type and architecture matter.
             config: an instance of `cls.Config`; None takes the default of the table.
@@ -258,7 +261,11 @@ class Kernel:
             config = cls.default_config(target=target, arch=arch, **static)
         cls._check_config(config)
         key = cls.cache_key(target, arch, config, static)
-        return cls._memo.get(key, lambda: cls._compile(target, arch, config, static))
+
+        def make() -> Any:
+            return cls._memo.get(key, lambda: cls._compile(target, arch, config, static))
+
+        return make() if key in cls._memo else now_or_together(make)
 
     @classmethod
     def lower(cls, arch: str, config: Any = None, **static: Any) -> Any:

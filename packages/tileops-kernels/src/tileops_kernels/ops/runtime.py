@@ -12,6 +12,7 @@ import torch
 
 from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.errors import LayoutError, NotImplementedOpError
+from tileops_kernels.kernels.together import compiled_together
 from tileops_kernels.ops import checks, library
 from tileops_kernels.ops.mutation import Mutation
 from tileops_kernels.ops.plan import PlanCache, eager_key, param_key, tensor_key
@@ -190,7 +191,7 @@ class OpRuntime:
         binding = self.bind(inputs, params)
         for commitment in commitments:
             commitment.check(inputs)
-        run = self.flow.prepare(binding, inputs)
+        run = compiled_together(lambda: self.flow.prepare(binding, inputs))
         domains = checked_inputs(binding)
         if domains:
             run = with_value_checks(run, self.entry, domains, checks.first_tensor(inputs).device)

@@ -37,9 +37,9 @@ class Flow(ABC):
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         """Return `run(*inputs)`, which allocates the outputs and launches.
 
-        Called once per (shape, stride, dtype, device of every input; params): the plan key. Everything that
-        depends only on those is decided here: kernel, config, compiled program, output sizes, whether an
-        input must be copied.
+        Called once per (shape, stride, dtype, device of every input; params), the plan key, or twice where
+        programs are missing (`compiled_together`). Everything that depends only on those is decided here:
+        kernel, config, compiled program, output sizes, whether an input must be copied.
 
         `inputs` are dense strided tensors on one device that is served by a target, in the entry's order,
         None where an optional one is absent; `binding` has every dim, pack, dtype and canonical param. Read
