@@ -1,5 +1,7 @@
 """Batched matrix product `d[b] = op(a[b]) @ op(b[b])`: the tile program of `gemm.py` with a batch axis."""
 
+from functools import partial
+
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.gemm import EXACT_CONFIGS, MatmulConfig, matmul_program
 
@@ -31,11 +33,7 @@ class BmmKernel(Kernel):
         table = EXACT_CONFIGS if sizes["dtype"] == "float32" else cls.CONFIGS
         return table.pick(target, arch, sizes)
 
-    @staticmethod
-    def program(*, n, k, dtype, trans_a, trans_b, config):
-        return matmul_program(
-            n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b, batched=True, config=config
-        )
+    program = staticmethod(partial(matmul_program, batched=True))
 
     @classmethod
     def samples(cls):

@@ -11,6 +11,7 @@ One tile program serves the single product and the batched one (`bmm.py`). Two o
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import tilelang.language as T
@@ -238,11 +239,7 @@ class GemmKernel(Kernel):
         )
     }
 
-    @staticmethod
-    def program(*, n, k, dtype, trans_a, trans_b, config):
-        return matmul_program(
-            n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b, batched=False, config=config
-        )
+    program = staticmethod(partial(matmul_program, batched=False))
 
     @classmethod
     def default_config(cls, *, target, arch, **sizes):

@@ -12,12 +12,17 @@ import tilelang.language as T
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 
-__all__ = ["BLOCK", "FP8", "GemmFp8Kernel", "scale_shapes"]
+__all__ = ["BLOCK", "FP8", "SAMPLES", "GemmFp8Kernel", "fp8_program", "scale_shapes"]
 
 FP8 = "float8_e4m3fn"
 BLOCK = 128  # columns of a and b that share a factor
 _ACC = "float32"
 _WIDE = "float16"
+# Static arguments of a square product, with factors per block and with one per matrix.
+SAMPLES = tuple(
+    {"n": 4096, "k": 4096, "out_dtype": "bfloat16", "per_block": per_block, "biased": False}
+    for per_block in (True, False)
+)
 
 
 def scale_shapes(m, n, k, per_block):
@@ -25,6 +30,44 @@ def scale_shapes(m, n, k, per_block):
     if not per_block:
         return (1, 1), (1, 1)
     return (m, -(-k // BLOCK)), (n, -(-k // BLOCK))
+
+
+def fp8_program(name, product, *, m, n, k, out_dtype, per_block, biased):
+    """Return the tile program of a macro `product(a, b, scale_a, scale_b, bias, d)`, whose bias may be None.
+
+    Args:
+        name: of the program; that with a bias ends in `_bias`.
+        product: the macro.
+        m: rows of a and d, symbolic.
+        n, k, out_dtype, per_block, biased: static arguments of the kernel.
+    """
+    a_scales, b_scales = scale_shapes(m, n, k, per_block)
+    if biased:
+
+        @T.prim_func
+        def gemm_fp8(
+            a: T.Tensor((m, k), FP8),
+            b: T.Tensor((n, k), FP8),
+            scale_a: T.Tensor(a_scales, _ACC),
+            scale_b: T.Tensor(b_scales, _ACC),
+            bias: T.Tensor((n,), "bfloat16"),
+            d: T.Tensor((m, n), out_dtype),
+        ):
+            product(a, b, scale_a, scale_b, bias, d)
+
+        return gemm_fp8.with_attr("global_symbol", f"{name}_bias")
+
+    @T.prim_func
+    def gemm_fp8(
+        a: T.Tensor((m, k), FP8),
+        b: T.Tensor((n, k), FP8),
+        scale_a: T.Tensor(a_scales, _ACC),
+        scale_b: T.Tensor(b_scales, _ACC),
+        d: T.Tensor((m, n), out_dtype),
+    ):
+        product(a, b, scale_a, scale_b, None, d)
+
+    return gemm_fp8.with_attr("global_symbol", name)
 
 
 class GemmFp8Kernel(Kernel):
@@ -56,7 +99,6 @@ class GemmFp8Kernel(Kernel):
     def program(*, n, k, out_dtype, per_block, biased, config):
         m = T.dynamic("m")
         bm, bn = config.block_m, config.block_n
-        a_scales, b_scales = scale_shapes(m, n, k, per_block)
 
         @T.macro
         def product(a, b, scale_a, scale_b, bias, d):
@@ -97,39 +139,14 @@ class GemmFp8Kernel(Kernel):
                 T.copy(total, d_shared)
                 T.copy(d_shared, d[row0 : row0 + bm, col0 : col0 + bn])
 
-        if biased:
-
-            @T.prim_func
-            def gemm_fp8_bias(
-                a: T.Tensor((m, k), FP8),
-                b: T.Tensor((n, k), FP8),
-                scale_a: T.Tensor(a_scales, _ACC),
-                scale_b: T.Tensor(b_scales, _ACC),
-                bias: T.Tensor((n,), "bfloat16"),
-                d: T.Tensor((m, n), out_dtype),
-            ):
-                product(a, b, scale_a, scale_b, bias, d)
-
-            return gemm_fp8_bias
-
-        @T.prim_func
-        def gemm_fp8(
-            a: T.Tensor((m, k), FP8),
-            b: T.Tensor((n, k), FP8),
-            scale_a: T.Tensor(a_scales, _ACC),
-            scale_b: T.Tensor(b_scales, _ACC),
-            d: T.Tensor((m, n), out_dtype),
-        ):
-            product(a, b, scale_a, scale_b, None, d)
-
-        return gemm_fp8
+        return fp8_program(
+            "gemm_fp8", product, m=m, n=n, k=k, out_dtype=out_dtype, per_block=per_block, biased=biased
+        )
 
     @classmethod
     def samples(cls):
-        plain = {"n": 4096, "k": 4096, "out_dtype": "bfloat16", "per_block": False, "biased": False}
         return (
-            {**plain, "per_block": True},
-            plain,
-            {**plain, "biased": True},
-            {**plain, "n": 131, "k": 333, "out_dtype": "float16", "per_block": True, "biased": True},
+            *SAMPLES,
+            {**SAMPLES[1], "biased": True},
+            {**SAMPLES[1], "n": 131, "k": 333, "out_dtype": "float16", "per_block": True, "biased": True},
         )

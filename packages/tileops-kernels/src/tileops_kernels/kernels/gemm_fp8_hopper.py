@@ -14,10 +14,17 @@ from typing import ClassVar
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.gemm import tile_time
-from tileops_kernels.kernels.gemm_fp8 import BLOCK, FP8, scale_shapes
-from tileops_kernels.kernels.gemm_hopper_parts import ACC, GROUP, REGISTERS, MatmulHopperConfig, matmul_parts
+from tileops_kernels.kernels.gemm_fp8 import BLOCK, FP8, SAMPLES, fp8_program
+from tileops_kernels.kernels.gemm_hopper_parts import (
+    ACC,
+    GROUP,
+    REGISTERS,
+    HopperProductKernel,
+    MatmulHopperConfig,
+    matmul_parts,
+    only,
+)
 
 __all__ = ["GemmFp8HopperConfig", "GemmFp8HopperKernel"]
 
@@ -37,15 +44,11 @@ class GemmFp8HopperConfig(MatmulHopperConfig):
     width: int = 128
 
 
-class GemmFp8HopperKernel(Kernel):
+class GemmFp8HopperKernel(HopperProductKernel):
     """`d[m, n] = (scale_a a)[m, k] @ (scale_b b)[n, k]^T + bias[n]`; m is symbolic, n and k are static."""
 
     SUPPORTED_DTYPES = frozenset({FP8})
-    ALIGNMENT = 16
-    ARCHS = frozenset({"sm_90a"})
-    PASS_CONFIGS: ClassVar = {"tl.disable_warp_specialized": True}  # roles are explicit
     Config = GemmFp8HopperConfig
-    UNITS = 132
     # How fast tiles are computed, next to the first.
     TILES: ClassVar = {
         GemmFp8HopperConfig(128, 256, BLOCK, 4, panel=16): 1.0,
@@ -62,9 +65,7 @@ class GemmFp8HopperKernel(Kernel):
         GemmFp8HopperConfig(64, 64, BLOCK, 10, groups=1, width=64): 0.3,
         GemmFp8HopperConfig(64, 32, BLOCK, 12, groups=1, chunk=32, width=32): 0.2,
     }
-    CONFIGS = ConfigTable(
-        size=lambda s: s["n"], devices={"sm_90a": ((None, next(iter(TILES))),)}, everywhere=False
-    )
+    CONFIGS = only(next(iter(TILES)))
 
     @classmethod
     def default_config(cls, *, target, arch, n, per_block, m=4096, **sizes):
@@ -88,7 +89,6 @@ class GemmFp8HopperKernel(Kernel):
         rows, steps, n_tiles = parts.rows, parts.steps, parts.n_tiles
         locate, multiply, give_back = parts.locate, parts.multiply, parts.give_back
         store, fetch, share_out = parts.store, parts.fetch, parts.share_out
-        a_scales, b_scales = scale_shapes(m, n, k, per_block)
         slabs = -(-steps // _SLAB)
 
         @T.macro
@@ -224,38 +224,13 @@ class GemmFp8HopperKernel(Kernel):
                         0, tx, compute, block, rounds, m_tiles, buffers, barriers, (scale_a, scale_b), bias, d
                     )
 
-        if biased:
-
-            @T.prim_func
-            def gemm_fp8_hopper_bias(
-                a: T.Tensor((m, k), FP8),
-                b: T.Tensor((n, k), FP8),
-                scale_a: T.Tensor(a_scales, ACC),
-                scale_b: T.Tensor(b_scales, ACC),
-                bias: T.Tensor((n,), "bfloat16"),
-                d: T.Tensor((m, n), out_dtype),
-            ):
-                product(a, b, scale_a, scale_b, bias, d)
-
-            return gemm_fp8_hopper_bias
-
-        @T.prim_func
-        def gemm_fp8_hopper(
-            a: T.Tensor((m, k), FP8),
-            b: T.Tensor((n, k), FP8),
-            scale_a: T.Tensor(a_scales, ACC),
-            scale_b: T.Tensor(b_scales, ACC),
-            d: T.Tensor((m, n), out_dtype),
-        ):
-            product(a, b, scale_a, scale_b, None, d)
-
-        return gemm_fp8_hopper
+        return fp8_program(
+            "gemm_fp8_hopper", product, m=m, n=n, k=k, out_dtype=out_dtype, per_block=per_block, biased=biased
+        )
 
     @classmethod
     def samples(cls):
-        plain = {"n": 4096, "k": 4096, "out_dtype": "bfloat16", "per_block": False, "biased": False}
         return (
-            {**plain, "per_block": True},
-            plain,
-            {**plain, "n": 2112, "out_dtype": "float16", "biased": True},
+            *SAMPLES,
+            {**SAMPLES[1], "n": 2112, "out_dtype": "float16", "biased": True},
         )

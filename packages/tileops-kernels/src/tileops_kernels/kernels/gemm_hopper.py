@@ -10,13 +10,21 @@ explicit:
 * A fixed number of blocks walks all tiles, in panels whose operands stay in L2.
 """
 
+from functools import partial
 from typing import ClassVar
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.gemm import general_time, tile_time
-from tileops_kernels.kernels.gemm_hopper_parts import ACC, GROUP, REGISTERS, MatmulHopperConfig, matmul_parts
+from tileops_kernels.kernels.gemm_hopper_parts import (
+    ACC,
+    GROUP,
+    REGISTERS,
+    HopperProductKernel,
+    MatmulHopperConfig,
+    matmul_parts,
+    only,
+)
 
 __all__ = ["BmmHopperKernel", "GemmHopperKernel", "MatmulHopperConfig", "matmul_hopper_program"]
 
@@ -96,15 +104,11 @@ def matmul_hopper_program(*, n, k, dtype, trans_a, trans_b, batched, config):
     return matmul_hopper
 
 
-class _MatmulHopperKernel(Kernel):
+class _MatmulHopperKernel(HopperProductKernel):
     """What the product of two matrices and of two stacks of them share."""
 
     SUPPORTED_DTYPES = frozenset({"float16", "bfloat16"})
-    ALIGNMENT = 16
-    ARCHS = frozenset({"sm_90a"})
-    PASS_CONFIGS: ClassVar = {"tl.disable_warp_specialized": True}  # roles are explicit
     Config = MatmulHopperConfig
-    UNITS = 132
     # Another tile wins where the last round of the widest would leave most blocks idle. The rates are
     # relative to the widest.
     TILES: ClassVar = {
@@ -114,9 +118,7 @@ class _MatmulHopperKernel(Kernel):
         MatmulHopperConfig(128, 128, 64, 6): 0.87,
         MatmulHopperConfig(64, 128, 64, 8, groups=1): 0.6,
     }
-    CONFIGS = ConfigTable(
-        size=lambda s: s["n"], devices={"sm_90a": ((None, next(iter(TILES))),)}, everywhere=False
-    )
+    CONFIGS = only(next(iter(TILES)))
 
     @classmethod
     def default_config(cls, *, target, arch, n, m=4096, batch=1, trans_b=True, **sizes):
@@ -153,18 +155,10 @@ class _MatmulHopperKernel(Kernel):
 class GemmHopperKernel(_MatmulHopperKernel):
     """`d[m, n] = op(a) @ op(b)`; m is symbolic, n and k are static."""
 
-    @staticmethod
-    def program(*, n, k, dtype, trans_a, trans_b, config):
-        return matmul_hopper_program(
-            n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b, batched=False, config=config
-        )
+    program = staticmethod(partial(matmul_hopper_program, batched=False))
 
 
 class BmmHopperKernel(_MatmulHopperKernel):
     """`d[batch, m, n] = op(a) @ op(b)`; batch and m are symbolic, n and k are static."""
 
-    @staticmethod
-    def program(*, n, k, dtype, trans_a, trans_b, config):
-        return matmul_hopper_program(
-            n=n, k=k, dtype=dtype, trans_a=trans_a, trans_b=trans_b, batched=True, config=config
-        )
+    program = staticmethod(partial(matmul_hopper_program, batched=True))

@@ -9,10 +9,13 @@
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import tilelang.language as T
 
-__all__ = ["ACC", "GROUP", "REGISTERS", "MatmulHopperConfig", "matmul_parts"]
+from tileops_kernels.kernels.base import ConfigTable, Kernel
+
+__all__ = ["ACC", "GROUP", "REGISTERS", "HopperProductKernel", "MatmulHopperConfig", "matmul_parts", "only"]
 
 ACC = "float32"
 GROUP = 128  # threads of a warp group
@@ -41,6 +44,20 @@ class MatmulHopperConfig:
     chunk: int = 64
     panel: int = 8
     blocks: int = 132
+
+
+class HopperProductKernel(Kernel):
+    """Base of the products that are written for Hopper alone."""
+
+    ALIGNMENT = 16
+    ARCHS = frozenset({"sm_90a"})
+    PASS_CONFIGS: ClassVar = {"tl.disable_warp_specialized": True}  # roles, where there are any, are explicit
+    UNITS = 132  # multiprocessors
+
+
+def only(config: Any) -> ConfigTable:
+    """Return the table of a product for Hopper that has one default config, or chooses by itself."""
+    return ConfigTable(size=lambda sizes: 0, devices={"sm_90a": ((None, config),)}, everywhere=False)
 
 
 def matmul_parts(*, n, k, trans_a, trans_b, batched, config):
