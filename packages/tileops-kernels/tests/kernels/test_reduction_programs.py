@@ -11,6 +11,7 @@ from tileops_kernels.kernels import get_kernel
     ("rows", "vectors", "lanes"),
     [
         (1, 200, 32),
+        (37, 655, 256),
         (2048, 512, 128),
         (8192, 1024, 256),
         (1024, 4096, 256),
@@ -32,3 +33,23 @@ def test_few_columns_get_narrow_blocks_of_many_threads(outer, inner, lanes, rows
     kernel = get_kernel("ColumnReduceKernel")
     config = kernel.default_config(target="cuda", arch="sm_90a", inner=inner, outer=outer)
     assert (config.lanes, config.rows) == (lanes, rows)
+
+
+@pytest.mark.parametrize(
+    ("outer", "length", "inner"), [(1, 5, 4847), (5, 37, 131), (1, 185, 131), (1, 256, 128), (1, 2, 1 << 14)]
+)
+@pytest.mark.parametrize("name", ["ColumnReduceKernel", "ColumnVarianceKernel", "ColumnSoftmaxKernel"])
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_short_columns_of_small_tensors_are_one_chunk_of_few_blocks(name, outer, length, inner, target):
+    kernel = get_kernel(name)
+    arch = "sm_90a" if target == "cuda" else None
+    config = kernel.default_config(target=target, arch=arch, outer=outer, length=length, inner=inner)
+    assert length <= config.rows * config.unroll
+    assert outer * -(-inner // config.lanes) <= 256
+
+
+@pytest.mark.parametrize(("outer", "length", "inner"), [(1, 257, 64), (1, 256, 129)])
+def test_longer_columns_and_larger_tensors_are_not(outer, length, inner):
+    sizes = {"outer": outer, "length": length, "inner": inner}
+    config = get_kernel("ColumnReduceKernel").default_config(target="cuda", arch="sm_90a", **sizes)
+    assert (config.rows, config.lanes, config.unroll) == (128, 4, 8)

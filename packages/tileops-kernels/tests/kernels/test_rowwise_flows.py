@@ -9,7 +9,7 @@ import torch
 
 from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.rms_norm import RMSNormKernel
-from tileops_kernels.ops.flows import _layout, _rows, elementwise
+from tileops_kernels.ops.flows import _layout, _rows, _splits, elementwise
 from tileops_kernels.ops.flows._axes import Stage
 from tileops_kernels.ops.flows._splits import split_of
 from tileops_kernels.ops.registry import FLOWS
@@ -149,6 +149,10 @@ def test_group_norm_parts_hold_whole_samples(log, monkeypatch):
         ((4, 8), 0, ["ColumnReduceKernel"]),
         ((2, 4, 8), [0, 1], ["ColumnReduceKernel"]),
         ((2, 4, 8), [0, 2], ["ReduceKernel", "ColumnReduceKernel"]),
+        ((5, 37, 131), [0, 2], ["ReduceKernel"]),
+        ((3, 5, 4, 131), [1, 3], ["ReduceKernel"]),
+        ((3, 5, 4, 131), [0, 1, 3], ["ReduceKernel"]),
+        ((3, 5, 4, 2, 131), [0, 2, 4], ["ReduceKernel", "ColumnReduceKernel"]),
         ((2, 4, 8), None, ["ReduceKernel"]),
         ((), None, ["ReduceKernel"]),
     ],
@@ -170,6 +174,52 @@ def test_few_long_rows_are_split_and_finished_by_a_second_launch(log):
     call("SumFwdOp", torch.empty(1, 1 << 16), dim=-1)
     assert kernels(log) == ["ReduceKernel", "ReduceKernel"]
     assert log[0].sizes[1] > 1
+
+
+def test_rows_joined_from_runs_carry_their_geometry(log):
+    call("SumFwdOp", torch.empty(3, 5, 4, 131), dim=[1, 3])
+    (launch,) = log
+    assert (launch.program.static["joined"], launch.program.static["vec"]) == (True, 1)
+    assert launch.sizes == [3 * 5 * 4 * 131, 12]
+    assert launch.args[2:] == (4, 131, 5 * 131, 3, 5 * 4 * 131, 5 * 131.0)
+
+
+@pytest.mark.parametrize("op", ["VarFwdOp", "LogSumExpFwdOp"])
+def test_statistics_join_rows_too(log, op):
+    call(op, torch.empty(5, 37, 131), dim=[0, 2])
+    assert [launch.program.static["joined"] for launch in log] == [True]
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [((2, 2, 1 << 16), "rows are split"), ((8, 16, 30), "runs are short"), ((1 << 16, 2, 2, 64), "outer")],
+)
+def test_rows_are_not_joined(log, shape, why):
+    call("SumFwdOp", torch.empty(shape), dim=[-3, -1])
+    assert kernels(log)[-1] == "ColumnReduceKernel", why
+    assert not log[0].program.static.get("joined"), why
+
+
+def test_a_tensor_beyond_32_bits_is_not_joined(log, monkeypatch):
+    monkeypatch.setattr(_splits, "MAX_ELEMENTS", 1000)
+    call("SumFwdOp", torch.empty(5, 37, 131), dim=[0, 2])
+    assert kernels(log)[-1] == "ColumnReduceKernel"
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dim", "whole"),
+    [
+        ("SumFwdOp", (4, 32), -1, True),
+        ("SumFwdOp", (4, 4096), -1, False),
+        ("VarFwdOp", (5, 37, 131), 1, True),
+        ("VarFwdOp", (300, 8), 0, False),
+        ("SoftmaxFwdOp", (3, 37, 211), 0, True),
+        ("LogSumExpFwdOp", (5, 37, 131), 1, True),
+    ],
+)
+def test_a_program_knows_when_one_chunk_is_all(log, op, shape, dim, whole):
+    call(op, torch.empty(shape), dim=dim)
+    assert [launch.program.static["whole"] for launch in log] == [whole]
 
 
 def test_variance_merges_splits_and_further_axes(log):
@@ -246,6 +296,13 @@ def test_splits_are_whole_tiles_and_cover_the_length(length):
     split = split_of(length, 256, 8, 4, config)
     assert split.length % 256 == 0
     assert (split.count - 1) * split.length < length <= split.count * split.length
+
+
+def test_what_needs_a_second_launch_is_split_as_far_as_there_are_blocks():
+    config = SimpleNamespace(target_blocks=264)
+    assert split_of(24235, 1024, 1, 1, config).count == 24
+    assert split_of(8191, 1024, 1, 1, config).count == 1
+    assert split_of(1 << 20, 1024, 1, 100, config).count == 2
 
 
 def test_merging_dims_keeps_every_operand_addressable():

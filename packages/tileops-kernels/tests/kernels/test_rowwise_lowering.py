@@ -76,6 +76,36 @@ def test_short_rows_are_reduced_within_a_warp():
     assert "__shared__" not in source
 
 
+REDUCED = {"dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "static"),
+    [
+        ("ReduceKernel", {"op": "sum"}),
+        ("VarianceKernel", VARIANCE),
+        ("LogSumExpKernel", {}),
+        ("ColumnReduceKernel", {"op": "prod"}),
+        ("ColumnVarianceKernel", VARIANCE),
+        ("ColumnSoftmaxKernel", {"result": "softmax"}),
+    ],
+)
+def test_a_whole_chunk_is_loaded_at_once_and_no_more(name, static):
+    chunked = source_of(name, {**REDUCED, **static})
+    whole = source_of(name, {**REDUCED, **static, "whole": True})
+    assert "for (int chunk" in chunked
+    assert "for (int chunk" not in whole
+    assert len(re.findall(r"= x\[", whole)) == 1
+    # What is not there is filled in, so that no arithmetic waits on the condition of its load.
+    assert re.search(r"= x\[.*\n\s+} else {", whole)
+
+
+def test_rows_joined_from_runs_divide_in_32_bits():
+    source = source_of("ReduceKernel", {**REDUCED, "op": "sum", "joined": True, "whole": True})
+    assert len(re.findall(r" ?/ ?v__1", source)) == 4
+    assert not re.search(r"int64_t[^;]* / ", source)
+
+
 @pytest.mark.parametrize("name", ["ReduceKernel", "VarianceKernel", "LogSumExpKernel"])
 def test_warps_of_a_row_meet_at_one_barrier_per_fold(name):
     static = {"dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8}

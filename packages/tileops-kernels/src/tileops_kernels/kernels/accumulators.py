@@ -38,6 +38,13 @@ class Walk:
     size: Any
 
 
+def constant(value: float | int, dtype: str) -> Any:
+    """Return a number as an element of any dtype; infinities have no literal of their own."""
+    if math.isinf(value):
+        return -T.infinity(dtype) if value < 0 else T.infinity(dtype)
+    return tirx.const(value, dtype)
+
+
 def walk_along(
     tile: Tile, steps: Callable, per_step: int, *, exists: Callable, index: Callable, size: Any
 ) -> Walk:
@@ -57,14 +64,16 @@ class Accumulator:
 
     Attributes:
         states: dtypes of the states, in the order they are written.
+        neutral: the element that changes no state.
         allocate: `() -> fragments`.
         start: macro `(fragments)`.
-        update: macro `(fragments, values, chunk, walk)`.
+        update: macro `(fragments, values, chunk, walk)`; values that do not exist are `neutral`.
         fold: macro `(fragments, totals, walk)`: one total per state and output.
         allocate_totals: `() -> totals`, to be indexed by row, or by column.
     """
 
     states: tuple[str, ...]
+    neutral: float | int
     allocate: Callable[[], list]
     start: Any
     update: Any
@@ -102,17 +111,19 @@ def single(tile: Tile, op: str, dtype: str) -> Accumulator:
     def update(states, values, chunk, walk):
         for u in T.unroll(tile.unroll):
             for i, l, v in T.Parallel(*tile.lane_shape):
-                if walk.exists(chunk, u, i, l):
-                    states[0][i, l, v] = combine(
-                        states[0][i, l, v],
-                        lifted(op, dtype, values[u, i, l, v], walk.index(chunk, u, i, l, v)),
-                    )
+                states[0][i, l, v] = combine(
+                    states[0][i, l, v],
+                    lifted(op, dtype, values[u, i, l, v], walk.index(chunk, u, i, l, v)),
+                )
 
     @T.macro
     def fold(states, totals, walk):
         fold_state(states[0], totals[0])
 
-    return Accumulator((reduction.state,), allocate, start, update, fold, _totals(tile, reduction.state))
+    neutral = reduction.identity if dtype == "state" else reduction.neutral
+    return Accumulator(
+        (reduction.state,), neutral, allocate, start, update, fold, _totals(tile, reduction.state)
+    )
 
 
 @dataclass(frozen=True)
@@ -199,8 +210,7 @@ def moments(tile: Tile) -> Accumulator:
         T.clear(partial)
         for u in T.unroll(tile.unroll):
             for i, l, v in T.Parallel(*tile.lane_shape):
-                if walk.exists(chunk, u, i, l):
-                    partial[i, l, v] += T.cast(values[u, i, l, v], "float32")
+                partial[i, l, v] += T.cast(values[u, i, l, v], "float32")
         sum_within(partial, chunk_mean)
         for i, l, v in T.Parallel(*pair.shape):
             chunk_mean[i, l, v] *= T.float32(1) / T.max(held(chunk, walk, i, l), T.float32(1))
@@ -234,8 +244,53 @@ def moments(tile: Tile) -> Accumulator:
         sum_of(weighted, totals[0])
 
     return Accumulator(
-        ("float32",) * 2, pair.allocate, start, update, fold, _totals(tile, "float32", "float32")
+        ("float32",) * 2, 0.0, pair.allocate, start, update, fold, _totals(tile, "float32", "float32")
     )
+
+
+def whole_moments(tile: Tile) -> Accumulator:
+    """Sum of squared deviations, and mean, of what one chunk holds: deviations are taken about the finished
+    mean, and nothing is merged."""
+    pair = _Pair(tile)
+    sum_within, sum_of = pair.combined("sum"), _fold(tile, "sum", "float32", 0.0, pair.width)
+    allocate_totals = _totals(tile, "float32", "float32")
+
+    def allocate() -> list:
+        return [T.alloc_fragment(pair.shape, "float32"), *_totals(tile, "float32")()]
+
+    @T.macro
+    def start(states):
+        T.annotate_layout({states[0]: tile.lane_layout(pair.width)})
+
+    @T.macro
+    def update(states, values, chunk, walk):
+        deviation, mean = states
+        partial = T.alloc_fragment(tile.lane_shape, "float32")
+        T.annotate_layout({partial: tile.lane_layout(tile.vec)})
+        T.clear(partial)
+        for u in T.unroll(tile.unroll):
+            for i, l, v in T.Parallel(*tile.lane_shape):
+                partial[i, l, v] += T.cast(values[u, i, l, v], "float32")
+        sum_within(partial, deviation)
+        for i, l, v in T.Parallel(*pair.shape):
+            # Scaled first: the sum of all may be out of range where the mean is not.
+            deviation[i, l, v] *= T.float32(1) / T.cast(walk.size, "float32")
+        sum_of(deviation, mean)
+        T.clear(partial)
+        for u in T.unroll(tile.unroll):
+            for i, l, v in T.Parallel(*tile.lane_shape):
+                if walk.exists(chunk, u, i, l):
+                    partial[i, l, v] += (
+                        T.cast(values[u, i, l, v], "float32") - mean[pair.total(i, l, v)]
+                    ) * (T.cast(values[u, i, l, v], "float32") - mean[pair.total(i, l, v)])
+        sum_within(partial, deviation)
+
+    @T.macro
+    def fold(states, totals, walk):
+        T.copy(states[1], totals[1])
+        sum_of(states[0], totals[0])
+
+    return Accumulator(("float32",) * 2, 0.0, allocate, start, update, fold, allocate_totals)
 
 
 def finite_or_zero(maximum):
@@ -243,8 +298,9 @@ def finite_or_zero(maximum):
     return tirx.Select(T.abs(maximum) == T.infinity("float32"), T.float32(0), maximum)
 
 
-def log_sum(tile: Tile, dtype: str) -> Accumulator:
-    """Maximum, and sum of exponentials relative to it; the sum is rescaled once per chunk."""
+def log_sum(tile: Tile, dtype: str, *, whole: bool = False) -> Accumulator:
+    """Maximum, and sum of exponentials relative to it; the sum is rescaled once per chunk, and not at all if
+    one chunk is the `whole`."""
     pair = _Pair(tile)
     exp = math_for(dtype).exp
     max_within, sum_within = pair.combined("max"), pair.combined("sum")
@@ -267,20 +323,20 @@ def log_sum(tile: Tile, dtype: str) -> Accumulator:
         T.fill(partial, -T.infinity("float32"))
         for u in T.unroll(tile.unroll):
             for i, l, v in T.Parallel(*tile.lane_shape):
-                if walk.exists(chunk, u, i, l):
-                    partial[i, l, v] = T.max(partial[i, l, v], T.cast(values[u, i, l, v], "float32"))
+                partial[i, l, v] = T.max(partial[i, l, v], T.cast(values[u, i, l, v], "float32"))
         max_within(partial, of_chunk)
         for i, l, v in T.Parallel(*pair.shape):
-            of_chunk[i, l, v] = T.max(of_chunk[i, l, v], maximum[i, l, v])
+            if not whole:
+                of_chunk[i, l, v] = T.max(of_chunk[i, l, v], maximum[i, l, v])
             shift[i, l, v] = finite_or_zero(of_chunk[i, l, v])
-            # A state that has seen nothing has total 0 and factor exp(-inf) = 0.
-            total[i, l, v] *= exp(maximum[i, l, v] - shift[i, l, v])
+            if not whole:
+                # A state that has seen nothing has total 0 and factor exp(-inf) = 0.
+                total[i, l, v] *= exp(maximum[i, l, v] - shift[i, l, v])
             maximum[i, l, v] = of_chunk[i, l, v]
         T.clear(partial)
         for u in T.unroll(tile.unroll):
             for i, l, v in T.Parallel(*tile.lane_shape):
-                if walk.exists(chunk, u, i, l):
-                    partial[i, l, v] += exp(T.cast(values[u, i, l, v], "float32") - shift[i, l, pair.at(v)])
+                partial[i, l, v] += exp(T.cast(values[u, i, l, v], "float32") - shift[i, l, pair.at(v)])
         sum_within(partial, of_chunk)
         for i, l, v in T.Parallel(*pair.shape):
             total[i, l, v] += of_chunk[i, l, v]
@@ -294,5 +350,5 @@ def log_sum(tile: Tile, dtype: str) -> Accumulator:
         sum_of(total, totals[1])
 
     return Accumulator(
-        ("float32",) * 2, pair.allocate, start, update, fold, _totals(tile, "float32", "float32")
+        ("float32",) * 2, -math.inf, pair.allocate, start, update, fold, _totals(tile, "float32", "float32")
     )

@@ -26,20 +26,24 @@ class LogSumExpKernel(Kernel):
     CONFIGS = ROW_CONFIGS
 
     @staticmethod
-    def program(*, dtype, out_dtype, vec, config):
+    def program(*, dtype, out_dtype, vec, joined=False, whole=False, config):
         """Return the tile program.
 
         Args:
             dtype: dtype of x.
             out_dtype: dtype of the output, or "state".
             vec: elements of a vector.
+            joined: rows are joined from several runs.
+            whole: one chunk covers a row.
             config: block geometry.
         """
         tile = RowTile(config.rows, config.lanes, config.unroll, vec)
-        accumulator = log_sum(tile, dtype)
+        accumulator, form = log_sum(tile, dtype, whole=whole), {"joined": joined, "whole": whole}
         if out_dtype == "state":
-            return row_program(tile, accumulator, dtype, accumulator.states, None)
-        return row_program(tile, accumulator, dtype, (out_dtype,), lambda _, totals, number: log_of(totals))
+            return row_program(tile, accumulator, dtype, accumulator.states, None, **form)
+        return row_program(
+            tile, accumulator, dtype, (out_dtype,), lambda _, totals, number: log_of(totals), **form
+        )
 
     @classmethod
     def samples(cls):

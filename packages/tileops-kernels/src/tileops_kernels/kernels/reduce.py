@@ -33,7 +33,7 @@ def _lanes_wanted(sizes):
     are few, and not so many that a device has more blocks than work."""
     vectors, rows = sizes.get("vectors", 1 << 20), sizes.get("rows", 1 << 20)
     if vectors <= 256:
-        return vectors // _VECTORS
+        return -(-vectors // _VECTORS)
     filling = min(_THREADS * _PROCESSORS // rows, rows * vectors // (_PROCESSORS * _VECTORS))
     return max(128 if vectors <= 512 else 256, min(vectors // _VECTORS, filling))
 
@@ -44,7 +44,8 @@ ROW_CONFIGS = ConfigTable(
         "cpu": ((None, ReduceConfig(rows=1, lanes=8, unroll=4, target_blocks=8)),),
         "sm_80": (
             (2, ReduceConfig(rows=32, lanes=8, unroll=1, target_blocks=264)),
-            (64, ReduceConfig(rows=8, lanes=32, unroll=4, target_blocks=264)),
+            (32, ReduceConfig(rows=8, lanes=32, unroll=4, target_blocks=264)),
+            (64, ReduceConfig(rows=8, lanes=32, unroll=8, target_blocks=264)),
             (128, ReduceConfig(rows=1, lanes=128, unroll=4, target_blocks=264)),
             (256, ReduceConfig(rows=1, lanes=256, unroll=4, target_blocks=264)),
             (None, ReduceConfig(rows=1, lanes=512, unroll=8, target_blocks=264)),
@@ -54,12 +55,38 @@ ROW_CONFIGS = ConfigTable(
 
 # Wider than any number of lanes: columns enough for blocks of a usual size.
 _MANY = 64
+# A tensor of at most so many vectors, in columns of at most so many elements, is read by a few blocks in one
+# chunk.
+_FEW, _SHORT = 1 << 15, 256
+
+
+def short_columns(sizes):
+    """Return the reduced length, negative, where a few blocks read all in one chunk each; else None."""
+    inner, outer, length = sizes.get("inner", 1 << 20), sizes.get("outer", 1), sizes.get("length", 1 << 20)
+    return -length if length <= _SHORT and length * inner * outer <= _FEW else None
+
+
+# By that number.
+SHORT_COLUMNS = {
+    "cpu": (
+        (-65, ReduceConfig(rows=8, lanes=32, unroll=32, target_blocks=8)),
+        (-9, ReduceConfig(rows=8, lanes=32, unroll=8, target_blocks=8)),
+        (-1, ReduceConfig(rows=2, lanes=64, unroll=4, target_blocks=8)),
+    ),
+    "sm_80": (
+        (-65, ReduceConfig(rows=64, lanes=8, unroll=4, target_blocks=132)),
+        (-9, ReduceConfig(rows=16, lanes=32, unroll=4, target_blocks=132)),
+        (-1, ReduceConfig(rows=2, lanes=64, unroll=4, target_blocks=132)),
+    ),
+}
 
 
 def _columns_wanted(sizes):
     """Return how many vectors wide a block may be for one block on every multiprocessor; where that is no
-    limit, `_MANY` plus the vectors of an inner row."""
-    inner, outer = sizes.get("inner", 1 << 20), sizes.get("outer", 1)
+    limit, `_MANY` plus the vectors of an inner row. Short columns come first."""
+    inner, outer, short = sizes.get("inner", 1 << 20), sizes.get("outer", 1), short_columns(sizes)
+    if short is not None:
+        return short
     wanted = inner * outer // 128
     return wanted if wanted < min(inner, _MANY) else _MANY + inner
 
@@ -67,8 +94,9 @@ def _columns_wanted(sizes):
 COLUMN_CONFIGS = ConfigTable(
     size=_columns_wanted,
     devices={
-        "cpu": ((None, ReduceConfig(rows=1, lanes=256, unroll=1, target_blocks=8)),),
+        "cpu": (*SHORT_COLUMNS["cpu"], (None, ReduceConfig(rows=1, lanes=256, unroll=1, target_blocks=8))),
         "sm_80": (
+            *SHORT_COLUMNS["sm_80"],
             (7, ReduceConfig(rows=128, lanes=4, unroll=8, target_blocks=132)),
             (15, ReduceConfig(rows=128, lanes=8, unroll=4, target_blocks=132)),
             (31, ReduceConfig(rows=64, lanes=16, unroll=4, target_blocks=132)),
@@ -81,20 +109,22 @@ COLUMN_CONFIGS = ConfigTable(
 )
 
 
-def single_program(build, tile_type, op, dtype, out_dtype, vec, config):
-    """Return the program of one op of the table; arguments as those of `ReduceKernel.program`."""
+def single_program(build, tile_type, op, dtype, out_dtype, vec, config, **form):
+    """Return the program of one op of the table; arguments as those of `ReduceKernel.program`, `form` is
+    handed on."""
     reduction = REDUCTIONS[op]
     tile = tile_type(config.rows, config.lanes, config.unroll, vec)
     x_dtype = reduction.state if dtype == "state" else storage_dtype(dtype)
     accumulator = single(tile, op, dtype)
     if out_dtype == "state":
-        return build(tile, accumulator, x_dtype, accumulator.states, None)
+        return build(tile, accumulator, x_dtype, accumulator.states, None, **form)
     return build(
         tile,
         accumulator,
         x_dtype,
         (storage_dtype(out_dtype),),
         lambda _, totals, count: reduction.finish(totals[0], count),
+        **form,
     )
 
 
@@ -109,7 +139,7 @@ class ReduceKernel(Kernel):
     CONFIGS = ROW_CONFIGS
 
     @staticmethod
-    def program(*, op, dtype, out_dtype, vec, config):
+    def program(*, op, dtype, out_dtype, vec, joined=False, whole=False, config):
         """Return the tile program.
 
         Args:
@@ -117,9 +147,13 @@ class ReduceKernel(Kernel):
             dtype: dtype of x, or "state" where x holds states of an earlier launch.
             out_dtype: dtype of the finished output, or "state".
             vec: elements of a vector.
+            joined: rows are joined from several runs.
+            whole: one chunk covers a row.
             config: block geometry.
         """
-        return single_program(row_program, RowTile, op, dtype, out_dtype, vec, config)
+        return single_program(
+            row_program, RowTile, op, dtype, out_dtype, vec, config, joined=joined, whole=whole
+        )
 
     @classmethod
     def samples(cls):
@@ -131,6 +165,7 @@ class ReduceKernel(Kernel):
             {"op": "amax", "dtype": "float16", "out_dtype": "float16", "vec": 8},
             {"op": "prod", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8},
             {"op": "all", "dtype": "bool", "out_dtype": "bool", "vec": 16},
+            {"op": "sum", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 1, "joined": True},
         )
 
 
@@ -157,9 +192,9 @@ class ColumnReduceKernel(Kernel):
     CONFIGS = COLUMN_CONFIGS
 
     @staticmethod
-    def program(*, op, dtype, out_dtype, vec, config):
+    def program(*, op, dtype, out_dtype, vec, whole=False, config):
         """Return the tile program; arguments as those of `ReduceKernel.program`."""
-        return single_program(column_program, ColumnTile, op, dtype, out_dtype, vec, config)
+        return single_program(column_program, ColumnTile, op, dtype, out_dtype, vec, config, whole=whole)
 
     @classmethod
     def samples(cls):

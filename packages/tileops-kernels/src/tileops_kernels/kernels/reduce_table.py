@@ -34,6 +34,7 @@ class Reduction:
             float32.
         finish: `(state, number of elements) -> result`, the number as float32.
         empty: the result for no elements.
+        neutral: the element that changes no state of elements before it.
     """
 
     state: str
@@ -42,6 +43,7 @@ class Reduction:
     lift: Callable[[Any, Any], Any]
     finish: Callable[[Any, Any], Any]
     empty: float | None
+    neutral: float | int
 
 
 def _const(value: int, dtype: str = "int32") -> Any:
@@ -83,11 +85,11 @@ def _non_zero(x: Any, index: Any) -> Any:
 
 
 REDUCTIONS: dict[str, Reduction] = {
-    "sum": Reduction("float32", "sum", 0.0, lambda x, i: x, lambda s, n: s, 0.0),
-    "mean": Reduction("float32", "sum", 0.0, lambda x, i: x, lambda s, n: s / n, math.nan),
-    "l2_norm": Reduction("float32", "sum", 0.0, lambda x, i: x * x, lambda s, n: T.sqrt(s), 0.0),
-    "l1_norm": Reduction("float32", "sum", 0.0, lambda x, i: T.abs(x), lambda s, n: s, 0.0),
-    "prod": Reduction("float32", "prod", 1.0, lambda x, i: x, lambda s, n: s, 1.0),
+    "sum": Reduction("float32", "sum", 0.0, lambda x, i: x, lambda s, n: s, 0.0, 0.0),
+    "mean": Reduction("float32", "sum", 0.0, lambda x, i: x, lambda s, n: s / n, math.nan, 0.0),
+    "l2_norm": Reduction("float32", "sum", 0.0, lambda x, i: x * x, lambda s, n: T.sqrt(s), 0.0, 0.0),
+    "l1_norm": Reduction("float32", "sum", 0.0, lambda x, i: T.abs(x), lambda s, n: s, 0.0, 0.0),
+    "prod": Reduction("float32", "prod", 1.0, lambda x, i: x, lambda s, n: s, 1.0, 1.0),
     "amax": Reduction(
         "int32",
         "max",
@@ -95,6 +97,7 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda x, i: _nan_or(x, INT32_MAX, order_key(x)),
         lambda s, n: from_order_key(s),
         None,
+        -math.inf,
     ),
     "inf_norm": Reduction(
         "int32",
@@ -103,6 +106,7 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda x, i: _nan_or(x, INT32_MAX, order_key(T.abs(x))),
         lambda s, n: from_order_key(s),
         None,
+        0.0,
     ),
     "amin": Reduction(
         "int32",
@@ -111,12 +115,13 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda x, i: _nan_or(x, INT32_MIN, order_key(x)),
         lambda s, n: from_order_key(s),
         None,
+        math.inf,
     ),
     "count_nonzero": Reduction(
-        "int64", "sum", 0, lambda x, i: T.cast(_non_zero(x, i), "int64"), lambda s, n: s, 0.0
+        "int64", "sum", 0, lambda x, i: T.cast(_non_zero(x, i), "int64"), lambda s, n: s, 0.0, 0
     ),
-    "any": Reduction("int32", "max", 0, _non_zero, lambda s, n: s, 0.0),
-    "all": Reduction("int32", "min", 1, _non_zero, lambda s, n: s, 1.0),
+    "any": Reduction("int32", "max", 0, _non_zero, lambda s, n: s, 0.0, 0),
+    "all": Reduction("int32", "min", 1, _non_zero, lambda s, n: s, 1.0, 1),
     "argmax": Reduction(
         "int64",
         "max",
@@ -124,6 +129,7 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda x, i: _indexed(_nan_or(x, INT32_MAX, order_key(x)), i),
         lambda s, n: _index_of(s),
         None,
+        -math.inf,
     ),
     "argmin": Reduction(
         "int64",
@@ -132,6 +138,7 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda x, i: _indexed(_nan_or(x, INT32_MAX, T.bitwise_not(order_key(x))), i),
         lambda s, n: _index_of(s),
         None,
+        math.inf,
     ),
 }
 

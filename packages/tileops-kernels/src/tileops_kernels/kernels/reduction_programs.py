@@ -11,7 +11,7 @@ from typing import Any
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.accumulators import Accumulator, walk_along
+from tileops_kernels.kernels.accumulators import Accumulator, constant, walk_along
 from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.rowwise_tile import RowTile
 
@@ -43,12 +43,22 @@ def _written(totals: list, i: Any, k: int, finish: Finish | None, number: Any) -
 
 
 def row_program(
-    tile: RowTile, accumulator: Accumulator, x_dtype: str, outputs: tuple[str, ...], finish: Finish | None
+    tile: RowTile,
+    accumulator: Accumulator,
+    x_dtype: str,
+    outputs: tuple[str, ...],
+    finish: Finish | None,
+    joined: bool = False,
+    whole: bool = False,
 ):
     """Return the program that reduces rows.
 
     Program arguments: x (flat), one or two outputs (flat, rows by splits), number of rows, row step of x and
     length of a row in vectors, splits, vectors per split (a multiple of the tile), a number for `finish`.
+
+    Joined rows are those of the second and fourth axis of contiguous (outer, runs, rows, run): every row is
+    gathered from `runs` places. The arguments are then x, the outputs (flat, outer by rows), rows, vectors of
+    a run and of a whole row, outer, vectors of an outer block, the number.
 
     Args:
         tile: block geometry.
@@ -56,18 +66,47 @@ def row_program(
         x_dtype: dtype of x.
         outputs: dtypes of the outputs.
         finish: values of the outputs; None writes the states.
+        joined: rows are joined from several runs.
+        whole: one chunk of the tile covers every row, and there are no splits.
     """
     positions = tuple(range(len(outputs)))
+    neutral = constant(accumulator.neutral, x_dtype)
     nx, ny = T.dynamic("nx"), T.dynamic("ny")
 
     @T.macro
-    def body(x, targets, num_rows, x_step, vectors, splits, split_vectors, number):
-        with T.Kernel(T.ceildiv(num_rows, tile.rows), splits, threads=tile.threads) as (block, split):
+    def load(x, values, walk, chunk, start, x_step, num_rows):
+        for u, i, l, v in T.Parallel(*tile.shape):
+            if walk.exists(chunk, u, i, l):
+                values[u, i, l, v] = x[(start + i * x_step + tile.vector(chunk, u, l)) * tile.vec + v]
+            else:
+                values[u, i, l, v] = neutral
+
+    @T.macro
+    def load_joined(x, values, walk, chunk, start, x_step, num_rows):
+        # Between the runs of a row lie those of all other rows. In a local of its own, the division is done
+        # once per access and in 32 bits.
+        place = T.alloc_fragment(tile.shape[:3], "int32")
+        T.annotate_layout({place: tile.place_layout()})
+        for u, i, l in T.Parallel(*tile.shape[:3]):
+            place[u, i, l] = tile.vector(chunk, u, l)
+        for u, i, l in T.Parallel(*tile.shape[:3]):
+            place[u, i, l] = place[u, i, l] + T.truncdiv(place[u, i, l], x_step) * (num_rows - 1) * x_step
+        for u, i, l, v in T.Parallel(*tile.shape):
+            if walk.exists(chunk, u, i, l):
+                values[u, i, l, v] = x[(start + i * x_step + place[u, i, l]) * tile.vec + v]
+            else:
+                values[u, i, l, v] = neutral
+
+    gather = load_joined if joined else load
+
+    @T.macro
+    def body(x, targets, num_rows, x_step, vectors, parts, part_vectors, number):
+        with T.Kernel(T.ceildiv(num_rows, tile.rows), parts, threads=tile.threads) as (block, part):
             values = T.alloc_fragment(tile.shape, x_dtype)
             T.annotate_layout({values: tile.layout()})
             states, totals = accumulator.allocate(), accumulator.allocate_totals()
-            first = split * split_vectors
-            last = T.min(first + split_vectors, vectors)
+            first = 0 if joined or whole else part * part_vectors
+            last = vectors if joined or whole else T.min(first + part_vectors, vectors)
             walk = walk_along(
                 tile,
                 lambda i, l: T.truncdiv(T.max(last - first - l + tile.lanes - 1, 0), tile.lanes),
@@ -78,22 +117,24 @@ def row_program(
                 index=lambda chunk, u, i, l, v: (first + tile.vector(chunk, u, l)) * tile.vec + v,
                 size=(last - first) * tile.vec,
             )
+            start = block * tile.rows * x_step + part * part_vectors
             accumulator.start(states)
-            for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.lanes)):
-                for u, i, l, v in T.Parallel(*tile.shape):
-                    if walk.exists(chunk, u, i, l):
-                        values[u, i, l, v] = x[
-                            ((block * tile.rows + i) * x_step + first + tile.vector(chunk, u, l)) * tile.vec
-                            + v
-                        ]
-                accumulator.update(states, values, chunk, walk)
+            if whole:
+                gather(x, values, walk, 0, start, x_step, num_rows)
+                accumulator.update(states, values, 0, walk)
+            else:
+                for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.lanes)):
+                    gather(x, values, walk, chunk, start, x_step, num_rows)
+                    accumulator.update(states, values, chunk, walk)
             accumulator.fold(states, totals, walk)
             for i in T.Parallel(tile.rows):
                 if block * tile.rows + i < num_rows:
                     for k in positions:
-                        targets[k][(block * tile.rows + i) * splits + split] = T.cast(
-                            _written(totals, i, k, finish, number), outputs[k]
-                        )
+                        targets[k][
+                            part * num_rows + block * tile.rows + i
+                            if joined
+                            else (block * tile.rows + i) * parts + part
+                        ] = T.cast(_written(totals, i, k, finish, number), outputs[k])
 
     if len(outputs) == 1:
 
@@ -104,11 +145,11 @@ def row_program(
             num_rows: T.int32,
             x_step: T.int32,
             vectors: T.int32,
-            splits: T.int32,
-            split_vectors: T.int32,
+            parts: T.int32,
+            part_vectors: T.int32,
             number: T.float32,
         ):
-            body(x, [output], num_rows, x_step, vectors, splits, split_vectors, number)
+            body(x, [output], num_rows, x_step, vectors, parts, part_vectors, number)
 
         return reduce_rows
 
@@ -120,11 +161,11 @@ def row_program(
         num_rows: T.int32,
         x_step: T.int32,
         vectors: T.int32,
-        splits: T.int32,
-        split_vectors: T.int32,
+        parts: T.int32,
+        part_vectors: T.int32,
         number: T.float32,
     ):
-        body(x, [output, second], num_rows, x_step, vectors, splits, split_vectors, number)
+        body(x, [output, second], num_rows, x_step, vectors, parts, part_vectors, number)
 
     return reduce_rows_to_states
 
@@ -136,6 +177,7 @@ def column_program(
     outputs: tuple[str, ...],
     finish: Finish | None,
     apply: Callable[[Any, list], Any] | None = None,
+    whole: bool = False,
 ):
     """Return the program that reduces the middle axis.
 
@@ -150,10 +192,12 @@ def column_program(
         outputs: dtypes of the outputs.
         finish: values of the outputs; None writes the states.
         apply: `(element, totals) -> value`: the output is not one value per column but has the shape of x,
-            which is contiguous and not split; the columns are read a second time.
+            which is contiguous and not split; the columns are read a second time, unless a chunk is whole.
+        whole: one chunk of the tile covers the reduced axis, which is not split.
     """
     positions = tuple(range(len(outputs)))
     find_place = tile.place()
+    neutral = constant(accumulator.neutral, x_dtype)
     nx, ny = T.dynamic("nx"), T.dynamic("ny")
 
     @T.macro
@@ -161,6 +205,16 @@ def column_program(
         for u, r, l, v in T.Parallel(*tile.shape):
             if walk.exists(chunk, u, r, l):
                 values[u, r, l, v] = x[(start + tile.step(chunk, u, r) * row_step + l) * tile.vec + v]
+            else:
+                values[u, r, l, v] = neutral
+
+    @T.macro
+    def write_elements(target, values, totals, walk, chunk, start, row_step):
+        for u, r, l, v in T.Parallel(*tile.shape):
+            if walk.exists(chunk, u, r, l):
+                target[(start + tile.step(chunk, u, r) * row_step + l) * tile.vec + v] = T.cast(
+                    apply(values[u, r, l, v], [t[l * tile.vec + v] for t in totals]), outputs[0]
+                )
 
     @T.macro
     def body(x, targets, outer, length, inner, outer_step, row_step, splits, split_length, number):
@@ -171,8 +225,8 @@ def column_program(
             place = T.alloc_local((2,), "int32")
             find_place(block, inner, place)
             outer_index, column = place[0], place[1]
-            first = split * split_length
-            last = T.min(first + split_length, length)
+            first = 0 if whole else split * split_length
+            last = length if whole else T.min(first + split_length, length)
             walk = walk_along(
                 tile,
                 lambda r, l: T.truncdiv(T.max(last - first - r + tile.rows - 1, 0), tile.rows),
@@ -185,9 +239,13 @@ def column_program(
             )
             start = outer_index * outer_step + first * row_step + column
             accumulator.start(states)
-            for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.rows)):
-                load(x, values, walk, chunk, start, row_step)
-                accumulator.update(states, values, chunk, walk)
+            if whole:
+                load(x, values, walk, 0, start, row_step)
+                accumulator.update(states, values, 0, walk)
+            else:
+                for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.rows)):
+                    load(x, values, walk, chunk, start, row_step)
+                    accumulator.update(states, values, chunk, walk)
             accumulator.fold(states, totals, walk)
             if apply is None:
                 for c in T.Parallel(tile.columns):
@@ -196,17 +254,12 @@ def column_program(
                             targets[k][((outer_index * splits + split) * inner + column) * tile.vec + c] = (
                                 T.cast(_written(totals, c, k, finish, number), outputs[k])
                             )
+            elif whole:
+                write_elements(targets[0], values, totals, walk, 0, start, row_step)
             else:
                 for chunk in T.serial(T.ceildiv(last - first, tile.unroll * tile.rows)):
                     load(x, values, walk, chunk, start, row_step)
-                    for u, r, l, v in T.Parallel(*tile.shape):
-                        if walk.exists(chunk, u, r, l):
-                            targets[0][(start + tile.step(chunk, u, r) * row_step + l) * tile.vec + v] = (
-                                T.cast(
-                                    apply(values[u, r, l, v], [t[l * tile.vec + v] for t in totals]),
-                                    outputs[0],
-                                )
-                            )
+                    write_elements(targets[0], values, totals, walk, chunk, start, row_step)
 
     if len(outputs) == 1:
 

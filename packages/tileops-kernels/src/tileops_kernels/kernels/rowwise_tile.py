@@ -59,6 +59,10 @@ class Tile:
         itself, layout inference derives narrower accesses from a reduction across threads."""
         return T.Fragment(self.shape, forward_fn=lambda u, i, l, v: (i * self.lanes + l, u * self.vec + v))
 
+    def place_layout(self):
+        """Return the layout of one number for every vector of a tile."""
+        return T.Fragment(self.shape[:3], forward_fn=lambda u, i, l: (i * self.lanes + l, u))
+
     def lane_layout(self, width: int):
         """Return the layout of what a tile is reduced to within threads: `width` elements in each."""
         return T.Fragment((self.rows, self.lanes, width), forward_fn=lambda i, l, v: (i * self.lanes + l, v))
@@ -161,10 +165,10 @@ def row_max(tile: RowTile):
 
 
 def shared_fold(count: int, width: int, combine: str, dtype: str, identity: float):
-    """Return a macro `(shared[count, width], total[width])` that combines the first axis, a power of two, in
-    two steps of about sqrt(count): two barriers, and an order that does not depend on timing."""
+    """Return a macro `(shared[count, width], total[width])` that combines the first axis, a power of two:
+    up to 16 at once, more in two steps of about sqrt(count); the order does not depend on timing."""
     op, group = COMBINE[combine], 1
-    while group * group < count:
+    while group < count and (group < 16 or group * group < count):
         group *= 2
     groups = count // group
 
@@ -182,7 +186,7 @@ def shared_fold(count: int, width: int, combine: str, dtype: str, identity: floa
         T.fill(of_group, tirx.const(identity, dtype))
         for k in T.unroll(group):
             for g, c in T.Parallel(groups, width):
-                of_group[g, c] = op(of_group[g, c], shared[g * group + k, c])
+                of_group[g, c] = op(of_group[g, c], shared[k * groups + g, c])
         T.copy(of_group, shared_groups)
         T.fill(total, tirx.const(identity, dtype))
         for k in T.unroll(groups):

@@ -1,6 +1,6 @@
 """Softmax, log-softmax and logsumexp along the middle axis of (outer, length, inner), reading along inner.
 
-Softmax reads the columns a second time to write them.
+Softmax reads the columns a second time to write them, unless one chunk holds them.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.elementwise_expressions import math_for
 from tileops_kernels.kernels.logsumexp import log_of
+from tileops_kernels.kernels.reduce import SHORT_COLUMNS, short_columns
 from tileops_kernels.kernels.reduce_table import FLOATS
 from tileops_kernels.kernels.reduction_programs import ReduceConfig, column_program
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
@@ -42,12 +43,16 @@ class ColumnSoftmaxKernel(Kernel):
     ALIGNMENT = 16
     PASS_CONFIGS = PASS_CONFIGS
     Config = ReduceConfig
-    # By vectors of an inner row.
+    # By vectors of an inner row, where columns are not short.
     CONFIGS = ConfigTable(
-        size=lambda sizes: sizes.get("inner", 1 << 20),
+        size=lambda sizes: short_columns(sizes) or sizes.get("inner", 1 << 20),
         devices={
-            "cpu": ((None, ReduceConfig(rows=1, lanes=16, unroll=1, target_blocks=8)),),
+            "cpu": (
+                *SHORT_COLUMNS["cpu"],
+                (None, ReduceConfig(rows=1, lanes=16, unroll=1, target_blocks=8)),
+            ),
             "sm_80": (
+                *SHORT_COLUMNS["sm_80"],
                 (4, ReduceConfig(rows=64, lanes=4, unroll=4, target_blocks=264)),
                 (16, ReduceConfig(rows=16, lanes=16, unroll=4, target_blocks=264)),
                 (None, ReduceConfig(rows=8, lanes=32, unroll=4, target_blocks=264)),
@@ -56,7 +61,7 @@ class ColumnSoftmaxKernel(Kernel):
     )
 
     @staticmethod
-    def program(*, result, dtype, out_dtype, vec, config):
+    def program(*, result, dtype, out_dtype, vec, whole=False, config):
         """Return the tile program.
 
         Args:
@@ -64,13 +69,19 @@ class ColumnSoftmaxKernel(Kernel):
             dtype: dtype of x.
             out_dtype: dtype of the output.
             vec: elements of a vector.
+            whole: one chunk covers the reduced axis.
             config: block geometry.
         """
         tile = ColumnTile(config.rows, config.lanes, config.unroll, vec)
-        accumulator, exp = log_sum(tile, dtype), math_for(out_dtype).exp
+        accumulator, exp = log_sum(tile, dtype, whole=whole), math_for(out_dtype).exp
         if result == "logsumexp":
             return column_program(
-                tile, accumulator, dtype, (out_dtype,), lambda _, totals, number: log_of(totals)
+                tile,
+                accumulator,
+                dtype,
+                (out_dtype,),
+                lambda _, totals, number: log_of(totals),
+                whole=whole,
             )
         log = result == "log_softmax"
 
@@ -79,7 +90,13 @@ class ColumnSoftmaxKernel(Kernel):
             return relative - totals[1] if log else exp(relative) * totals[1]
 
         return column_program(
-            tile, _with_scale(tile, accumulator, log), dtype, (out_dtype,), None, apply=element
+            tile,
+            _with_scale(tile, accumulator, log),
+            dtype,
+            (out_dtype,),
+            None,
+            apply=element,
+            whole=whole,
         )
 
     @classmethod
@@ -89,4 +106,5 @@ class ColumnSoftmaxKernel(Kernel):
             {"result": "softmax", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8},
             {"result": "log_softmax", "dtype": "float32", "out_dtype": "float32", "vec": 4},
             {"result": "logsumexp", "dtype": "float16", "out_dtype": "float32", "vec": 1},
+            {"result": "softmax", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 1, "whole": True},
         )

@@ -7,7 +7,7 @@ suffer from a large mean.
 import tilelang.language as T
 from tvm import tirx
 
-from tileops_kernels.kernels.accumulators import Walk, mean_of, moments
+from tileops_kernels.kernels.accumulators import Walk, mean_of, moments, whole_moments
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.reduce import COLUMN_CONFIGS, ROW_CONFIGS
@@ -21,17 +21,18 @@ def _result(deviation, divisor, root):
     return T.sqrt(variance) if root else variance
 
 
-def _moments_program(build, tile_type, dtype, out_dtype, root, mean, vec, config):
+def _moments_program(build, tile_type, dtype, out_dtype, root, mean, vec, config, **form):
     tile = tile_type(config.rows, config.lanes, config.unroll, vec)
-    accumulator = moments(tile)
+    accumulator = whole_moments(tile) if form.get("whole") else moments(tile)
     if out_dtype == "state":
-        return build(tile, accumulator, dtype, accumulator.states, None)
+        return build(tile, accumulator, dtype, accumulator.states, None, **form)
     return build(
         tile,
         accumulator,
         dtype,
         (out_dtype,) * (2 if mean else 1),
         lambda k, totals, divisor: totals[1] if k else _result(totals[0], divisor, root),
+        **form,
     )
 
 
@@ -48,7 +49,7 @@ class VarianceKernel(Kernel):
     CONFIGS = ROW_CONFIGS
 
     @staticmethod
-    def program(*, dtype, out_dtype, root, mean, vec, config):
+    def program(*, dtype, out_dtype, root, mean, vec, joined=False, whole=False, config):
         """Return the tile program.
 
         Args:
@@ -57,9 +58,13 @@ class VarianceKernel(Kernel):
             root: return the standard deviation.
             mean: return the mean as a second output.
             vec: elements of a vector.
+            joined: rows are joined from several runs.
+            whole: one chunk covers a row.
             config: block geometry.
         """
-        return _moments_program(row_program, RowTile, dtype, out_dtype, root, mean, vec, config)
+        return _moments_program(
+            row_program, RowTile, dtype, out_dtype, root, mean, vec, config, joined=joined, whole=whole
+        )
 
     @classmethod
     def samples(cls):
@@ -83,9 +88,11 @@ class ColumnVarianceKernel(Kernel):
     CONFIGS = COLUMN_CONFIGS
 
     @staticmethod
-    def program(*, dtype, out_dtype, root, mean, vec, config):
+    def program(*, dtype, out_dtype, root, mean, vec, whole=False, config):
         """Return the tile program; arguments as those of `VarianceKernel.program`."""
-        return _moments_program(column_program, ColumnTile, dtype, out_dtype, root, mean, vec, config)
+        return _moments_program(
+            column_program, ColumnTile, dtype, out_dtype, root, mean, vec, config, whole=whole
+        )
 
     @classmethod
     def samples(cls):

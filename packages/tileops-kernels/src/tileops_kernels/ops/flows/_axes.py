@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
-__all__ = ["Stage", "normalised_axes", "stages"]
+__all__ = ["Joined", "Stage", "joined", "normalised_axes", "stages"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,52 @@ class Stage:
     outer: int
     length: int
     inner: int
+
+    @property
+    def outputs(self) -> int:
+        return self.outer * self.inner
+
+    @property
+    def elements(self) -> int:
+        return self.outputs * self.length
+
+
+@dataclass(frozen=True)
+class Joined:
+    """One reduction of the second and fourth axis of (outer, runs, rows, run): rows that are gathered from
+    runs."""
+
+    outer: int
+    runs: int
+    rows: int
+    run: int
+    inner: ClassVar[int] = 1
+
+    @property
+    def length(self) -> int:
+        return self.runs * self.run
+
+    @property
+    def outputs(self) -> int:
+        return self.outer * self.rows
+
+    @property
+    def elements(self) -> int:
+        return self.outputs * self.length
+
+
+def joined(plan: Sequence[Stage]) -> Joined | None:
+    """Return the first two stages of a plan as one, where the first one reduces rows.
+
+    >>> joined(stages([2, 5, 37, 131], [1, 3]))
+    Joined(outer=2, runs=5, rows=37, run=131)
+    >>> joined(stages([5, 37], [1])) is None
+    True
+    """
+    if len(plan) < 2 or plan[0].inner > 1:
+        return None
+    rows, columns = plan[:2]
+    return Joined(columns.outer, columns.length, columns.inner, rows.length)
 
 
 def normalised_axes(dim: Any, rank: int, *, empty_is_all: bool = True) -> tuple[int, ...]:

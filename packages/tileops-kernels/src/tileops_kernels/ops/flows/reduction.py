@@ -13,10 +13,17 @@ from tileops_kernels.dtypes import dtype_name, torch_dtype
 from tileops_kernels.kernels.reduce import ArgReduceKernel, ColumnReduceKernel, ReduceKernel
 from tileops_kernels.kernels.reduce_table import REDUCTIONS
 from tileops_kernels.kernels.variance import ColumnVarianceKernel, VarianceKernel, VarianceMergeKernel
-from tileops_kernels.ops.flows._axes import Stage, normalised_axes, stages
+from tileops_kernels.ops.flows._axes import Joined, Stage, normalised_axes, stages
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
-from tileops_kernels.ops.flows._rows import row_pieces
-from tileops_kernels.ops.flows._splits import geometry_of, size_hint, stage_width
+from tileops_kernels.ops.flows._splits import (
+    Geometry,
+    form_of,
+    geometry_of,
+    parts_of,
+    size_hint,
+    stage_width,
+    with_joined,
+)
 from tileops_kernels.ops.flows.base import Flow, Run
 
 if TYPE_CHECKING:
@@ -86,6 +93,7 @@ class Reduction(Flow):
         state = torch_dtype(REDUCTIONS[self._op].state)
         steps: list[tuple[int, Launch]] = []
         source, name = like, dtype_name(like.dtype)
+        plan = with_joined(plan, self._row_kernel, like)
         for index, stage in enumerate(plan):
             last = index == len(plan) - 1
             for out_elements, launch in self._stage(source, name, stage, last, dtype, count):
@@ -103,7 +111,13 @@ class Reduction(Flow):
         return run
 
     def _stage(
-        self, like: torch.Tensor, name: str, stage: Stage, last: bool, dtype: torch.dtype, count: float
+        self,
+        like: torch.Tensor,
+        name: str,
+        stage: Stage | Joined,
+        last: bool,
+        dtype: torch.dtype,
+        count: float,
     ) -> list[tuple[int, Launch]]:
         """Return one launch, or two where the reduction is split, each with the size of what it writes."""
         kernel = self._row_kernel if stage.inner == 1 else ColumnReduceKernel
@@ -113,11 +127,17 @@ class Reduction(Flow):
         )
         vec = stage_width(like, stage, target)
         config = kernel.config_for(like.device, **size_hint(stage, vec))
-        split, geometry = geometry_of(stage, vec, config)
-        outputs = stage.outer * stage.inner
+        geometry = geometry_of(stage, vec, config)
+        split, outputs = geometry.split, stage.outputs
         if split.count == 1:
             program = kernel.compiled(
-                like.device, config, op=self._op, dtype=name, out_dtype=out_name, vec=vec
+                like.device,
+                config,
+                op=self._op,
+                dtype=name,
+                out_dtype=out_name,
+                vec=vec,
+                **form_of(stage, geometry),
             )
             return [(outputs, _bound(program, like, target.dtype, stage, geometry, count))]
         to_states = kernel.compiled(like.device, config, op=self._op, dtype=name, out_dtype="state", vec=vec)
@@ -130,18 +150,17 @@ class Reduction(Flow):
 
 
 def _bound(
-    program: Any, like: torch.Tensor, out: torch.dtype, stage: Stage, geometry: tuple[int, ...], count: float
+    program: Any,
+    like: torch.Tensor,
+    out: torch.dtype,
+    stage: Stage | Joined,
+    geometry: Geometry,
+    *numbers: float,
+    outputs: int = 1,
 ) -> Launch:
-    """Return a launch over all of `outer`, in parts that 32-bit indexing can reach."""
-    pitch, out_pitch = stage.length * stage.inner, geometry[-2] * stage.inner
-    parts = [
-        Part(
-            ((start * pitch, outer * pitch), (start * out_pitch, outer * out_pitch)),
-            (outer, *geometry[1:], count),
-        )
-        for start, outer in row_pieces(stage.outer, pitch)
-    ]
-    return bind(program, [_example(like), out], like.device, parts)
+    """Return a launch over a stage, with `outputs` outputs of one dtype."""
+    parts = parts_of(stage, geometry, numbers, outputs)
+    return bind(program, [_example(like), *[out] * outputs], like.device, parts)
 
 
 def _example(tensor: torch.Tensor) -> torch.Tensor | torch.dtype:
@@ -191,13 +210,14 @@ class Variance(Flow):
     def _chain(self, plan: Sequence[Stage], x: torch.Tensor, dtype: torch.dtype, divisor: float) -> Launch:
         """Return a launch of the first stage on the data and of merges for its splits and the other
         stages."""
+        plan = with_joined(plan, VarianceKernel, x)
         first, device, finished = plan[0], x.device, {"root": self._root, "mean": self._mean}
         kernel = VarianceKernel if first.inner == 1 else ColumnVarianceKernel
         fresh = torch.empty(0, dtype=torch.float32, device=device)
         vec = stage_width(x, first, fresh)
         config = kernel.config_for(device, **size_hint(first, vec))
-        split, geometry = geometry_of(first, vec, config)
-        unit = vec if first.inner == 1 else 1
+        geometry = geometry_of(first, vec, config)
+        split, unit = geometry.split, vec if first.inner == 1 else 1
 
         # What is merged after the first launch: (outer, states, inner, elements per state, elements in all).
         merges: list[tuple[int, int, int, int, int]] = []
@@ -212,21 +232,23 @@ class Variance(Flow):
             return dtype_name(dtype) if index == len(merges) else "state"
 
         program = kernel.compiled(
-            device, config, dtype=dtype_name(x.dtype), out_dtype=out_name(0), vec=vec, **finished
+            device,
+            config,
+            dtype=dtype_name(x.dtype),
+            out_dtype=out_name(0),
+            vec=vec,
+            **finished,
+            **form_of(first, geometry),
         )
-        outputs = [torch.float32] * 2 if merges else [dtype] * (2 if self._mean else 1)
-        pitch, out_pitch = first.length * first.inner, split.count * first.inner
-        parts = [
-            Part(
-                (
-                    (start * pitch, outer * pitch),
-                    *((start * out_pitch, outer * out_pitch),) * len(outputs),
-                ),
-                (outer, *geometry[1:], divisor),
-            )
-            for start, outer in row_pieces(first.outer, pitch)
-        ]
-        start = bind(program, [_example(x), *outputs], device, parts)
+        start = _bound(
+            program,
+            x,
+            torch.float32 if merges else dtype,
+            first,
+            geometry,
+            divisor,
+            outputs=2 if merges or self._mean else 1,
+        )
         merge_programs = []
         for index, merge in enumerate(merges):
             outer, length, inner, _, _ = merge
@@ -249,7 +271,7 @@ class Variance(Flow):
                 )
             )
         sizes = [
-            split.count * first.outer * first.inner,
+            split.count * first.outputs,
             *(outer * inner for outer, _, inner, _, _ in merges),
         ]
 

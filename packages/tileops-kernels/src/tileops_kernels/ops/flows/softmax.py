@@ -4,6 +4,7 @@ columns."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, prod
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,18 @@ from tileops_kernels.dtypes import dtype_name, torch_dtype
 from tileops_kernels.kernels.logsumexp import LogSumExpKernel
 from tileops_kernels.kernels.softmax import SoftmaxApplyKernel, SoftmaxKernel
 from tileops_kernels.kernels.softmax_columns import ColumnSoftmaxKernel
-from tileops_kernels.ops.flows._axes import Stage, normalised_axes, stages
+from tileops_kernels.ops.flows._axes import Joined, Stage, normalised_axes, stages
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
 from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows._rows import Rows, row_layout, row_pieces
-from tileops_kernels.ops.flows._splits import geometry_of, size_hint, stage_width
+from tileops_kernels.ops.flows._splits import (
+    form_of,
+    geometry_of,
+    parts_of,
+    size_hint,
+    stage_width,
+    with_joined,
+)
 from tileops_kernels.ops.flows.base import Flow, Run
 
 if TYPE_CHECKING:
@@ -81,7 +89,7 @@ class Softmax(Flow):
         device, dtype, name = x.device, x.dtype, dtype_name(x.dtype)
         stage = Stage(rows.count, rows.length, 1)
         config = LogSumExpKernel.config_for(device, **size_hint(stage, vec))
-        _, (_, _, vectors, splits, split_vectors) = geometry_of(stage, vec, config)
+        _, _, vectors, splits, split_vectors = geometry_of(stage, vec, config).numbers
         statistics = LogSumExpKernel.compiled(device, config, dtype=name, out_dtype="state", vec=vec)
         apply = SoftmaxApplyKernel.compiled(device, dtype=name, vec=vec, log=self._log)
         statistics_parts, apply_parts = [], []
@@ -120,13 +128,14 @@ class LogSumExp(Flow):
             return lambda x: torch.full(shape, -inf, dtype=dtype, device=device)
 
         axes = normalised_axes(binding.params["dim"], x.dim())
-        plan = _with_splits(stages(tuple(x.shape), axes) or [Stage(x.numel(), 1, 1)], x)
+        plan = stages(tuple(x.shape), axes) or [Stage(x.numel(), 1, 1)]
+        plan = with_joined(_with_splits(plan, x), LogSumExpKernel, x)
         launches: list[tuple[int, Launch]] = []
         source = x
         for index, stage in enumerate(plan):
             out = dtype if index == len(plan) - 1 else torch.float32
             build = _rows if stage.inner == 1 else _columns
-            launches.append((stage.outer * stage.inner, build("logsumexp", source, stage, out)))
+            launches.append((stage.outputs, build("logsumexp", source, stage, out)))
             source = torch.empty(0, dtype=torch.float32, device=device)
 
         def launch(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -148,28 +157,26 @@ def _with_splits(plan: Sequence[Stage], x: torch.Tensor) -> list[Stage]:
         return list(plan)
     vec = stage_width(x, first, x)
     config = LogSumExpKernel.config_for(x.device, **size_hint(first, vec))
-    split, _ = geometry_of(first, vec, config)
+    split = geometry_of(first, vec, config).split
     parts = next((n for n in range(split.count, 1, -1) if first.length % n == 0), 1)
     if parts == 1:
         return list(plan)
     return [Stage(first.outer * parts, first.length // parts, 1), Stage(first.outer, parts, 1), *plan[1:]]
 
 
-def _rows(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> Launch:
+def _rows(result: str, like: torch.Tensor, stage: Stage | Joined, dtype: torch.dtype) -> Launch:
     vec, device = stage_width(like, stage, like), like.device
     config = LogSumExpKernel.config_for(device, **size_hint(stage, vec))
-    vectors = stage.length // vec
+    geometry = geometry_of(stage, vec, replace(config, target_blocks=1))
     program = LogSumExpKernel.compiled(
-        device, config, dtype=dtype_name(like.dtype), out_dtype=dtype_name(dtype), vec=vec
+        device,
+        config,
+        dtype=dtype_name(like.dtype),
+        out_dtype=dtype_name(dtype),
+        vec=vec,
+        **form_of(stage, geometry),
     )
-    parts = [
-        Part(
-            ((start * stage.length, count * stage.length), (start, count)),
-            (count, vectors, vectors, 1, vectors, 0.0),
-        )
-        for start, count in row_pieces(stage.outer, stage.length)
-    ]
-    return bind(program, [_example(like), dtype], device, parts)
+    return bind(program, [_example(like), dtype], device, parts_of(stage, geometry, (0.0,)))
 
 
 def _columns(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) -> Launch:
@@ -177,15 +184,22 @@ def _columns(result: str, like: torch.Tensor, stage: Stage, dtype: torch.dtype) 
     fresh = torch.empty(0, dtype=dtype, device=device)
     vec = stage_width(like if like.is_contiguous() else fresh, stage, fresh)
     config = ColumnSoftmaxKernel.config_for(device, **size_hint(stage, vec))
+    geometry = geometry_of(stage, vec, replace(config, target_blocks=1))
     program = ColumnSoftmaxKernel.compiled(
-        device, config, result=result, dtype=dtype_name(like.dtype), out_dtype=dtype_name(dtype), vec=vec
+        device,
+        config,
+        result=result,
+        dtype=dtype_name(like.dtype),
+        out_dtype=dtype_name(dtype),
+        vec=vec,
+        **form_of(stage, geometry),
     )
-    pitch, inner = stage.length * stage.inner, stage.inner // vec
+    pitch = stage.length * stage.inner
     out_pitch = stage.inner if result == "logsumexp" else pitch
     parts = [
         Part(
             ((start * pitch, outer * pitch), (start * out_pitch, outer * out_pitch)),
-            (outer, stage.length, inner, stage.length * inner, inner, 1, stage.length, 0.0),
+            (outer, *geometry.numbers[1:], 0.0),
         )
         for start, outer in row_pieces(stage.outer, pitch)
     ]
