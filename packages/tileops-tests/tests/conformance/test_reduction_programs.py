@@ -18,14 +18,21 @@ def program(kernel: str, geometry: tuple[int, int, int], **static: object):
     return compile_program(get_kernel(kernel).program(**static, config=config), "cpu")
 
 
+def product(x: torch.Tensor, dims: int | tuple[int, ...]) -> torch.Tensor:
+    for dim in sorted([dims] if isinstance(dims, int) else dims, reverse=True):
+        x = x.prod(dim)
+    return x
+
+
 # Kernel, static arguments, the reference over a dim, the number the program is given.
 REDUCTIONS = {
     "sum": ("Reduce", {"op": "sum"}, lambda x, d: x.sum(d), 0.0),
     "mean": ("Reduce", {"op": "mean"}, lambda x, d: x.mean(d), None),
-    "prod": ("Reduce", {"op": "prod"}, lambda x, d: x.prod(d), 0.0),
+    "prod": ("Reduce", {"op": "prod"}, product, 0.0),
     "amax": ("Reduce", {"op": "amax"}, lambda x, d: x.amax(d), 0.0),
     "var": ("Variance", VARIANCE, lambda x, d: x.var(d, correction=0), None),
 }
+LOG_SUM = ("LogSumExp", {}, lambda x, d: x.logsumexp(d), 0.0)
 
 
 def values(*shape: int) -> torch.Tensor:
@@ -38,10 +45,7 @@ def values(*shape: int) -> torch.Tensor:
 def test_rows_meet_across_threads_and_warps(name, geometry):
     x = values(ROWS, LENGTH * 4)
     static = {"dtype": "float32", "out_dtype": "float32", "vec": 4}
-    if name == "logsumexp":
-        kernel, extra, reference, number = "LogSumExp", {}, lambda x, d: x.logsumexp(d), 0.0
-    else:
-        kernel, extra, reference, number = REDUCTIONS[name]
+    kernel, extra, reference, number = {**REDUCTIONS, "logsumexp": LOG_SUM}[name]
     y = torch.full((ROWS,), torch.nan)
     number = float(x.shape[1]) if number is None else number
     program(f"{kernel}Kernel", geometry, **static, **extra)(
@@ -62,6 +66,95 @@ def test_columns_meet_across_threads(name, geometry):
         x.view(-1), y.view(-1), ROWS, LENGTH, inner, LENGTH * inner, inner, 1, LENGTH, number
     )
     torch.testing.assert_close(y, reference(x.double(), 1).float(), rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("geometry", [(1, 128, 2), (4, 64, 4)], ids=str)
+@pytest.mark.parametrize("name", [*REDUCTIONS, "logsumexp"])
+def test_one_chunk_holds_whole_rows(name, geometry):
+    x = values(ROWS, LENGTH * 4)
+    kernel, extra, reference, number = {**REDUCTIONS, "logsumexp": LOG_SUM}[name]
+    y = torch.full((ROWS,), torch.nan)
+    number = float(x.shape[1]) if number is None else number
+    static = {"dtype": "float32", "out_dtype": "float32", "vec": 4, "whole": True}
+    program(f"{kernel}Kernel", geometry, **static, **extra)(
+        x.view(-1), y, ROWS, LENGTH, LENGTH, 1, LENGTH, number
+    )
+    torch.testing.assert_close(y, reference(x.double(), 1).float(), rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("geometry", [(64, 8, 4), (1, 16, 256)], ids=str)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_one_chunk_holds_whole_columns(name, geometry):
+    x = values(ROWS, LENGTH, INNER)
+    kernel, extra, reference, number = REDUCTIONS[name]
+    y = torch.full((ROWS, INNER), torch.nan)
+    number = float(LENGTH) if number is None else number
+    static = {"dtype": "float32", "out_dtype": "float32", "vec": 4, "whole": True}
+    inner = INNER // 4
+    program(f"Column{kernel}Kernel", geometry, **static, **extra)(
+        x.view(-1), y.view(-1), ROWS, LENGTH, inner, LENGTH * inner, inner, 1, LENGTH, number
+    )
+    torch.testing.assert_close(y, reference(x.double(), 1).float(), rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize(("geometry", "whole"), [((2, 64, 2), True), ((1, 8, 2), False)], ids=str)
+@pytest.mark.parametrize("name", [*REDUCTIONS, "logsumexp"])
+def test_rows_are_joined_from_runs(name, geometry, whole):
+    outer, runs, run = 3, 7, 60
+    x = values(outer, runs, ROWS, run)
+    kernel, extra, reference, number = {**REDUCTIONS, "logsumexp": LOG_SUM}[name]
+    y = torch.full((outer, ROWS), torch.nan)
+    number = float(runs * run) if number is None else number
+    static = {"dtype": "float32", "out_dtype": "float32", "vec": 4, "joined": True, "whole": whole}
+    vectors = runs * run // 4
+    program(f"{kernel}Kernel", geometry, **static, **extra)(
+        x.view(-1), y.view(-1), ROWS, run // 4, vectors, outer, vectors * ROWS, number
+    )
+    torch.testing.assert_close(y, reference(x.double(), (1, 3)).float(), rtol=2e-5, atol=0)
+
+
+# The least an op can be told: what stands in for elements that do not exist must not win over it.
+EXTREMES = {
+    "amax": (-torch.inf, -torch.inf),
+    "amin": (torch.inf, torch.inf),
+    "argmax": (-torch.inf, 0),
+    "argmin": (torch.inf, 0),
+    "all": (1.0, True),
+    "any": (0.0, False),
+    "count_nonzero": (1.0, 3),
+    "inf_norm": (0.0, 0.0),
+    "prod": (2.0, 8.0),
+    "sum": (-0.0, 0.0),
+    "l1_norm": (-1.0, 3.0),
+}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("op", EXTREMES)
+def test_what_stands_in_for_absent_elements_changes_nothing(op, whole):
+    value, expected = EXTREMES[op]
+    dtype = {"arg": "int64", "cou": "int64", "all": "bool", "any": "bool"}.get(op[:3], "bfloat16")
+    static = {"op": op, "dtype": "bfloat16", "out_dtype": dtype, "vec": 1, "whole": whole}
+    x = torch.full((2, 3), value, dtype=torch.bfloat16)
+    y = torch.full((2,), 77, dtype=getattr(torch, dtype) if dtype != "bool" else torch.uint8)
+    program("ReduceKernel", (4, 8, 2), **static)(x.view(-1), y, 2, 3, 3, 1, 3, 3.0)
+    assert y.tolist() == [expected] * 2
+    columns = torch.full((2,), 77, dtype=y.dtype)
+    program("ColumnReduceKernel", (8, 4, 2), **static)(
+        x.t().contiguous().view(-1), columns, 1, 3, 2, 6, 2, 1, 3, 3.0
+    )
+    assert columns.tolist() == [expected] * 2
+
+
+def test_the_mean_of_a_whole_row_is_finite_where_its_sum_is_not():
+    x = torch.full((1, 256), 2.0**127)
+    y, mean = torch.empty(1), torch.empty(1)
+    static = {"dtype": "float32", "out_dtype": "float32", "vec": 1, "whole": True}
+    program("VarianceKernel", (1, 256, 1), **static, root=False, mean=True)(
+        x.view(-1), y, mean, 1, 256, 256, 1, 256, 256.0
+    )
+    torch.testing.assert_close(mean, x[:, 0])
+    assert y.tolist() == [0.0]
 
 
 def test_variance_survives_a_mean_far_above_the_deviation():
