@@ -77,6 +77,7 @@ _TORCH: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "MaskedFillFwdOp": (torch.Tensor.masked_fill, ()),
     "MaskedFillScalarFwdOp": (torch.Tensor.masked_fill, ("value",)),
     "WhereFwdOp": (torch.where, ()),
+    "DropoutFwdOp": (F.dropout, ("p", "training")),
 }
 
 # op → (activation, Liger module and function, FlashInfer function); the first half of the row is the gate
