@@ -323,3 +323,29 @@ def test_quantisation_is_one_launch_over_rows_in_place(log):
     assert launch.args[0] is x
     assert launch.args[3:] == (6, 128 // launch.program.static["vec"])
     assert (scale.shape, output.shape, output.dtype) == ((2, 3, 1), x.shape, torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("params", [{"training": False}, {"p": 0.0}], ids=str)
+def test_where_nothing_is_dropped_the_input_is_copied(log, params):
+    x = torch.ones(4, 4)
+    result = call("DropoutFwdOp", x, **params)
+    assert log == []
+    assert result is not x
+    assert result.data_ptr() != x.data_ptr()
+
+
+def test_dropout_cuts_its_seed_in_halves_and_counts_on_where_the_last_launch_ended(log, monkeypatch):
+    from tileops_kernels.ops.flows import dropout
+
+    monkeypatch.setattr(dropout, "MAX_ELEMENTS", 64)
+    call("DropoutFwdOp", torch.ones(150), p=0.25, seed=-1)
+    assert [launch.sizes for launch in log] == [[64, 64], [64, 64], [22, 22]]
+    assert [launch.args[2:] for launch in log] == [
+        (first, 0xFFFFFFFF, 0xFFFFFFFF, 1 << 30, 1 / 0.75) for first in (0, 16, 32)
+    ]
+
+
+@pytest.mark.parametrize("p", [1.0, 1 - 2.0**-40])
+def test_a_probability_that_no_word_reaches_drops_all(log, p):
+    call("DropoutFwdOp", torch.ones(8), p=p)
+    assert log[0].args[-2:] == (0xFFFFFFFF, 0.0)
