@@ -13,11 +13,13 @@ from tileops_kernels.kernels.moe_routing import (
     MOST_THREADS,
     RoutingKernel,
     bucket_of,
+    chunk_memory,
     configs,
     exclusive_sum,
     keep_ranks,
     padded,
     rank_chunk,
+    start_memory,
     sum_chunks,
     take_tally,
 )
@@ -138,8 +140,7 @@ class MoeAlignStartKernel(RoutingKernel):
             chunks: T.int32,
         ):
             with T.Kernel(1, threads=threads):
-                size = T.alloc_fragment((width,), "int32")
-                scanned = T.alloc_shared((width,), "int32")
+                size, scanned = start_memory(experts)
                 accumulate(counts, chunks, size)
                 find_starts(size, scanned, total)
                 for e in T.Parallel(width):
@@ -201,7 +202,6 @@ class MoeAlignKernel(RoutingKernel):
     @staticmethod
     def program(*, experts, block_size, config):
         """Return the tile program; arguments as those of `MoeAlignStartKernel.program`."""
-        width = padded(experts)
         copies, capacity, blocks = T.dynamic("copies"), T.dynamic("capacity"), T.dynamic("blocks")
         rank_copies, fill = rank_chunk(experts, bucket_of(experts, False)), _fill(CHUNK)
         take, find_starts = take_tally(experts), _padded_starts(experts, block_size)
@@ -215,11 +215,8 @@ class MoeAlignKernel(RoutingKernel):
             total: T.Tensor((1,), "int32"),
         ):
             with T.Kernel(1, threads=config.threads):
-                mine = T.alloc_fragment((CHUNK,), "int32")
-                before = T.alloc_fragment((CHUNK,), "int32")
-                tally = T.alloc_shared((experts,), "int32")
-                size = T.alloc_fragment((width,), "int32")
-                starts = T.alloc_shared((width,), "int32")
+                mine, before, tally = chunk_memory(experts)
+                size, starts = start_memory(experts)
                 fill(0, 1, copies, listed, owners, capacity, blocks)
                 rank_copies(topk_ids, topk_ids, 0, copies, mine, before, tally)
                 take(tally, size)

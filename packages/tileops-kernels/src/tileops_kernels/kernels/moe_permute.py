@@ -10,11 +10,13 @@ from tileops_kernels.kernels.moe_routing import (
     MOST_THREADS,
     RoutingKernel,
     bucket_of,
+    chunk_memory,
     configs,
     exclusive_sum,
     keep_ranks,
     padded,
     rank_chunk,
+    start_memory,
     sum_chunks,
     take_tally,
 )
@@ -106,8 +108,7 @@ class MoePermuteStartKernel(RoutingKernel):
             chunks: T.int32,
         ):
             with T.Kernel(1, threads=threads):
-                size = T.alloc_fragment((width,), "int32")
-                starts = T.alloc_shared((width,), "int32")
+                size, starts = start_memory(buckets)
                 accumulate(counts, chunks, size)
                 write_starts(size, starts, offsets, sizes, first)
 
@@ -129,7 +130,6 @@ class MoePermuteRouteKernel(RoutingKernel):
     def program(*, local, mapped, config):
         """Return the tile program; arguments as those of `MoePermuteRankKernel.program`."""
         buckets = local + 1
-        width = padded(buckets)
         copies, experts = T.dynamic("copies"), T.dynamic("experts")
         rank_copies = rank_chunk(buckets, bucket_of(local, mapped))
         take, write_starts = take_tally(buckets), _write_starts(local)
@@ -144,11 +144,8 @@ class MoePermuteRouteKernel(RoutingKernel):
             first: T.Tensor((buckets,), "int64"),
         ):
             with T.Kernel(1, threads=config.threads):
-                mine = T.alloc_fragment((CHUNK,), "int32")
-                before = T.alloc_fragment((CHUNK,), "int32")
-                tally = T.alloc_shared((buckets,), "int32")
-                size = T.alloc_fragment((width,), "int32")
-                starts = T.alloc_shared((width,), "int32")
+                mine, before, tally = chunk_memory(buckets)
+                size, starts = start_memory(buckets)
                 rank_copies(topk_ids, expert_map, 0, copies, mine, before, tally)
                 for i in T.Parallel(CHUNK):
                     if i < copies:

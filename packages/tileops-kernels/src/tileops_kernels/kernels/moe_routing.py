@@ -109,6 +109,20 @@ def rank_chunk(buckets: int, bucket):
     return rank
 
 
+def chunk_memory(buckets: int):
+    """Return what `rank_chunk` writes of a chunk, allocated: `mine`, `before` and `tally`."""
+    mine = T.alloc_fragment((CHUNK,), "int32")
+    before = T.alloc_fragment((CHUNK,), "int32")
+    tally = T.alloc_shared((buckets,), "int32")
+    return mine, before, tally
+
+
+def start_memory(buckets: int):
+    """Return what starts are found from, allocated: the size of each bucket, and (shared) its start."""
+    width = padded(buckets)
+    return T.alloc_fragment((width,), "int32"), T.alloc_shared((width,), "int32")
+
+
 def keep_ranks(buckets: int, bucket):
     """Return a macro `(topk_ids, expert_map, chunk, copies, rank, counts)`: what `rank_chunk` finds, kept for
     other blocks as rank per copy and counts of chunks x buckets."""
@@ -116,9 +130,7 @@ def keep_ranks(buckets: int, bucket):
 
     @T.macro
     def keep(topk_ids, expert_map, chunk, copies, rank, counts):
-        mine = T.alloc_fragment((CHUNK,), "int32")
-        before = T.alloc_fragment((CHUNK,), "int32")
-        tally = T.alloc_shared((buckets,), "int32")
+        mine, before, tally = chunk_memory(buckets)
         rank_copies(topk_ids, expert_map, chunk, copies, mine, before, tally)
         for i in T.Parallel(CHUNK):
             if chunk * CHUNK + i < copies:
