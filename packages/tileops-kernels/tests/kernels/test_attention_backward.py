@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from tileops_kernels.kernels.attention_backward import (
     AttentionKeyGradientKernel,
     AttentionQueryGradientKernel,
 )
-from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.ops import get_op
 from tileops_kernels.targets.cuda.lowering import lower
 
@@ -26,20 +24,6 @@ def operands(seq: int, head_dim: int = 32, heads: int = 4, batch: int = 1, dtype
     query, key = (batch, seq, heads, head_dim), (batch, seq, 2, head_dim)
     tensors = [torch.zeros(shape, dtype=dtype) for shape in (query, key, key, query, query)]
     return *tensors, torch.zeros(batch, heads, seq)
-
-
-@pytest.fixture
-def log(monkeypatch):
-    calls = []
-
-    def compiled(cls, device, config=None, **static):
-        def bound(*example):
-            return lambda *args: calls.append(SimpleNamespace(kernel=cls.__name__, static=static, args=args))
-
-        return SimpleNamespace(bound=bound)
-
-    monkeypatch.setattr(Kernel, "compiled", classmethod(compiled))
-    return calls
 
 
 def test_statistics_are_made_once_for_both_gradients(log):

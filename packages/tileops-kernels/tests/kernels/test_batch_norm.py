@@ -13,20 +13,6 @@ from tileops_kernels.ops.registry import FLOWS
 from tileops_manifest import TensorMeta, load_manifest
 
 
-@pytest.fixture
-def log(monkeypatch):
-    calls = []
-
-    def compiled(cls, device, config=None, **static):
-        def launcher(*args):
-            calls.append(SimpleNamespace(kernel=cls.__name__, static=static, args=args))
-
-        return SimpleNamespace(bound=lambda *example: launcher, launcher=launcher)
-
-    monkeypatch.setattr(Kernel, "compiled", classmethod(compiled))
-    return calls
-
-
 def meta_of(tensor: torch.Tensor | None) -> TensorMeta | None:
     return tensor if tensor is None else TensorMeta(tuple(tensor.shape), str(tensor.dtype).split(".")[1])
 

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
-import pytest
 import torch
 
 from tileops_kernels.kernels import get_kernel
-from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.ops.registry import FLOWS
 from tileops_kernels.targets.cuda.lowering import lower
 from tileops_manifest import TensorMeta, load_manifest
 
 ARCH = "sm_90a"
 OP = "BatchNormBwdOp"
-
-
-@pytest.fixture
-def log(monkeypatch):
-    calls = []
-
-    def compiled(cls, device, config=None, **static):
-        def launcher(*args):
-            calls.append(SimpleNamespace(kernel=cls.__name__, static=static, args=args))
-
-        return SimpleNamespace(bound=lambda *example: launcher, launcher=launcher)
-
-    monkeypatch.setattr(Kernel, "compiled", classmethod(compiled))
-    return calls
 
 
 def call(*shape, grad=None):

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from tileops_kernels.errors import NotImplementedOpError
-from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.moe_routing import CHUNK
 from tileops_kernels.ops.registry import FLOWS
 from tileops_manifest import TensorMeta, load_manifest
 
 EXPERTS, LOCAL, TOP_K, HIDDEN, BLOCK = 16, 6, 4, 64, 8
-
-
-@pytest.fixture
-def log(monkeypatch):
-    """Launches in order: the kernel's name, its static arguments, and what it was called with."""
-    calls = []
-
-    def compiled(cls, device, config=None, **static):
-        def bound(*example):
-            return lambda *args: calls.append(SimpleNamespace(kernel=cls.__name__, static=static, args=args))
-
-        return SimpleNamespace(bound=bound)
-
-    monkeypatch.setattr(Kernel, "compiled", classmethod(compiled))
-    return calls
 
 
 def call(op, *inputs, **params):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tileops_kernels.errors import NotImplementedOpError
-from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.topk import TopkKernel
 from tileops_kernels.ops.flows import _rows
 from tileops_kernels.ops.registry import FLOWS
@@ -18,23 +16,6 @@ from tileops_manifest import TensorMeta, load_manifest
 
 ARCH = "sm_90a"
 OP = "TopkSelectorFwdOp"
-
-
-@pytest.fixture
-def log(monkeypatch):
-    """Launches in order: static arguments, sizes of the tensors and the numbers."""
-    calls = []
-
-    def compiled(cls, device, config=None, **static):
-        def launcher(*args):
-            tensors = [t for t in args if isinstance(t, torch.Tensor)]
-            sizes = [t.numel() for t in tensors]
-            calls.append(SimpleNamespace(static=static, tensors=tensors, sizes=sizes, numbers=args[4:]))
-
-        return SimpleNamespace(bound=lambda *example: launcher, launcher=launcher)
-
-    monkeypatch.setattr(Kernel, "compiled", classmethod(compiled))
-    return calls
 
 
 def call(scores, topk):
