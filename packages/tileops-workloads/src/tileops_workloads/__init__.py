@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import attention, constants, routing, sequence, structured
 from .base import WorkloadBase
-from .boundary import BoundaryReport, boundary_dims, boundary_report
+from .boundary import BoundaryReport, boundary_dims, boundary_report, param_dims
 from .centred import CENTRED
 from .distributions import DISTRIBUTIONS
 from .dtypes import torch_dtype
@@ -53,6 +53,7 @@ __all__ = [
     "boundary_report",
     "constants",
     "make_workload",
+    "param_dims",
     "register",
     "routing",
     "sequence",

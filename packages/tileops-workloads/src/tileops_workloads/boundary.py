@@ -7,6 +7,7 @@ counted.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,7 @@ MAX_ELEMENTS = 1 << 17
 
 _INTEGERS = (0, 1, 2, 3, -1, -2)
 _SEQUENCES = ([], [0], [-1], [0, -1], [1, 0])
+_FLOATS = (0.5, 2.0, 8.0)
 _PARAM_VALUES = (
     ("bool", (True, False)),
     ("list", _SEQUENCES),
@@ -49,6 +51,30 @@ def boundary_dims(entry: Entry) -> Iterator[tuple[dict[str, Any], dict[str, Any]
     yield from boundary_report(entry).cases
 
 
+def param_dims(entry: Entry) -> Iterator[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]]:
+    """Legal `(dims, params, with_)` of little volume: for each param one in which it is neither its default
+    nor what the row has, unless the rules and the shape leave it no other value.
+
+    Rows with the most params and optional inputs come first, the last ones among equals: there what a param
+    scales or bounds is in use. Their sizes are those of the `cpu` scale where these are of little volume:
+    what is cut further may fit into any window.
+    """
+    trials = _Trials(entry)
+    rows = list(_branches(entry))[::-1]
+    rows.sort(key=lambda shape: -len(shape.params) - len(shape.with_))
+    bases = [*rows, *(smallest(entry, shape) for shape in rows)]
+    for name, spec in entry.params.items():
+        values = [*_param_values(entry, name), *(_FLOATS if "float" in str(spec.type) else ())]
+        others = (
+            base.with_param(name, value)
+            for base, value in itertools.product(bases, values)
+            if value not in (spec.default, base.params.get(name))
+        )
+        found = next(filter(trials.allows_small, others), None)
+        if found is not None:
+            yield dict(found.dims), dict(found.params), found.with_
+
+
 def boundary_report(entry: Entry) -> BoundaryReport:
     """`boundary_dims` with the count of candidates that were filtered."""
     trials = _Trials(entry)
@@ -67,9 +93,17 @@ class _Trials:
         self.small: dict[str, Shape | None] = {}
         self._legal: dict[str, bool] = {}
 
+    def allows_small(self, shape: Shape) -> bool:
+        """Whether the entry's rules allow a shape, and it is of little volume."""
+        return self.allows(shape) and self.small[self._key(shape)] is not None
+
+    @staticmethod
+    def _key(shape: Shape) -> str:
+        return repr((sorted(shape.dims.items()), sorted(shape.params.items()), shape.with_))
+
     def allows(self, shape: Shape) -> bool:
         """Whether the entry's rules allow a shape."""
-        key = repr((sorted(shape.dims.items()), sorted(shape.params.items()), shape.with_))
+        key = self._key(shape)
         if key not in self._legal:
             binding = shape.legal(self.entry)
             self._legal[key] = binding is not None
@@ -88,16 +122,19 @@ def _candidates(entry: Entry, trials: _Trials) -> Iterator[Shape]:
 
 
 def _bases(entry: Entry) -> Iterator[Shape]:
-    """The entry's rows, scaled and then cut to the smallest: one per set of given optional inputs and
-    params.
-    """
+    """The branches, cut to the smallest."""
+    return (smallest(entry, shape) for shape in _branches(entry))
+
+
+def _branches(entry: Entry) -> Iterator[Shape]:
+    """The entry's rows, scaled: one per set of given optional inputs and params."""
     seen = set()
     for row in entry.workloads:
         key = repr((sorted(row.params.items()), row.with_))
         if key not in seen:
             seen.add(key)
             shape = Shape(freeze_dims(row.dims), dict(row.params), row.dtypes[0], tuple(row.with_))
-            yield smallest(entry, scale_shape(entry, shape))
+            yield scale_shape(entry, shape)
 
 
 def smallest(entry: Entry, shape: Shape) -> Shape:
