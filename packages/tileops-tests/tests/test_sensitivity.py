@@ -52,6 +52,14 @@ def test_a_kind_changes_only_what_it_says(kind: str) -> None:
         assert len(changed) == 3 * 9
 
 
+@pytest.mark.parametrize("value", [65504.0, -65504.0, 1.0, -1.0, 0.0])
+def test_a_wrong_element_among_equal_ones_is_another_value_that_the_dtype_holds(value: float) -> None:
+    expected = torch.full((3,), value, dtype=torch.float16)
+    wrong = KINDS["wrong_element"](reference(expected, 1e-6))
+    assert wrong.isfinite().all()
+    assert (wrong != expected).sum() == 1
+
+
 @pytest.mark.parametrize(
     ("values", "low", "high"),
     [

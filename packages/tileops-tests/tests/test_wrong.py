@@ -25,6 +25,7 @@ MORE_OPS = {
     "max_pool": "MaxPool2dIndicesFwdOp",
     "conv": "Conv2dFwdOp",
     "fft": "FFTC2CFwdOp",
+    "nan_to_num": "NanToNumFwdOp",
 }
 
 # One case is enough for a fault that does not depend on shapes or values: the ragged row in its first dtype.
@@ -114,6 +115,9 @@ SPECIFIC = [
     ("fft", "single_precision", ("ragged-complex128-*",), R.WRONG_VALUE),
     ("fft", "real_parts_alone", RAGGED, R.WRONG_DTYPE),
     ("fft", "imaginary_part_missing", RAGGED, R.WRONG_VALUE),
+    ("nan_to_num", "ignores_nan", ("*-nan=*",), R.WRONG_VALUE),
+    ("nan_to_num", "ignores_posinf", ("*-posinf=*",), R.WRONG_VALUE),
+    ("nan_to_num", "ignores_neginf", ("*-neginf=*",), R.WRONG_VALUE),
 ]
 
 
@@ -133,6 +137,7 @@ def test_right_implementation_passes_the_whole_smoke_tier(judge: Callable, file:
         ("max_pool", (*RAGGED, "resnet-stem-*-adversarial-*", "resnet-stem-*-structured-*")),
         ("conv", (*RAGGED, *SAME, "stride2-*")),
         ("fft", RAGGED),
+        ("nan_to_num", (*RAGGED, "*-neginf=*")),
     ],
 )
 def test_right_implementation_passes(judge: Callable, file: str, only: tuple[str, ...]) -> None:

@@ -1,9 +1,9 @@
 """Which cases an op is judged on: derived from its entry alone, the same for every op.
 
 Tiers: `smoke` samples each source of cases, `full` exhausts it. Sources: workload rows in each dtype,
-distributions, boundary shapes (dtypes rotate over all that the entry allows), and memory layouts. What
-subtracts a mean is also judged far from 0, in all of its dtypes. Calls that the entry forbids are those of
-`forbidden`.
+distributions, boundary shapes (dtypes rotate over all that the entry allows), each param at another value
+than its default, and memory layouts. What subtracts a mean is also judged far from 0, in all of its dtypes.
+Calls that the entry forbids are those of `forbidden`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ import torch
 
 from tileops_manifest import Binding, Entry, Row, SpecError
 from tileops_tests.errors import UsageError
-from tileops_workloads import CENTRED, DISTRIBUTIONS, LayoutError, WorkloadBase, make_workload
+from tileops_workloads import (
+    CENTRED,
+    DISTRIBUTIONS,
+    LayoutError,
+    WorkloadBase,
+    boundary_dims,
+    make_workload,
+    param_dims,
+)
 
 TIERS = ("smoke", "full")
 LAYOUTS = ("strided", "transposed", "expanded", "offset", "zero-dim", "empty")
@@ -178,6 +186,7 @@ def _specs(entry: Entry, budget: Budget, target: str) -> Iterator[Spec]:
     for layout in LAYOUTS:
         yield replace(first, layout=layout)
     yield from _boundary(entry, budget)
+    yield from _free(entry, param_dims(entry))
     if target == "cuda":
         yield from _own_size(entry, budget, target)
 
@@ -213,12 +222,15 @@ def _by_branch(entry: Entry) -> list[Row]:
 
 
 def _boundary(entry: Entry, budget: Budget) -> Iterator[Spec]:
-    from tileops_workloads import boundary_dims
-
     shapes = list(boundary_dims(entry))
     if budget.boundary is not None and len(shapes) > budget.boundary:
         step = len(shapes) / budget.boundary
         shapes = [shapes[int(i * step)] for i in range(budget.boundary)]
+    yield from _free(entry, shapes)
+
+
+def _free(entry: Entry, shapes: Iterable[tuple[dict, dict, tuple[str, ...]]]) -> Iterator[Spec]:
+    """Shapes of no row; the dtypes rotate."""
     assignments = itertools.cycle(dtype_assignments(entry))
     for dims, params, with_ in shapes:
         yield Spec(entry, None, next(assignments), dims=dims, params=params, with_=tuple(with_), scale=None)

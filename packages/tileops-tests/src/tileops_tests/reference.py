@@ -120,7 +120,7 @@ def _references(
     _check_arity(binding, metas, precise)
     if numerics.exact or not any(is_float(meta.dtype) for _, meta in metas):
         signed = numerics.negative_zero in ("ieee", "copied", "zero")
-        rounded = tuple(_rounded(ref, meta.dtype) for (_, meta), ref in zip(metas, precise, strict=True))
+        rounded = tuple(rounded_to(ref, meta.dtype) for (_, meta), ref in zip(metas, precise, strict=True))
         canonical = oracle.canonical_form(inputs, params, rounded)
         return [
             OutputReference(name, dtype_name(expected.dtype), expected.contiguous(), signed_zero=signed)
@@ -151,7 +151,7 @@ def _references(
         )
         e_low = (widen(low_out.to(torch_dtype(meta.dtype))) - ref64).abs() if with_low else None
         resolution = _coarsest(meta.dtype, *binding.intermediates.values())
-        expected = _rounded(ref64, meta.dtype)
+        expected = rounded_to(ref64, meta.dtype)
         references.append(
             OutputReference(
                 name, meta.dtype, expected, ref64, base64, e_base, e_low, bound, resolution=resolution
@@ -188,10 +188,10 @@ def _coarsest(*dtypes: str) -> str:
 
 
 def _exact(name: str, dtype: str, ref: Tensor, signed_zero: bool) -> OutputReference:
-    return OutputReference(name, dtype, _rounded(ref, dtype), signed_zero=signed_zero)
+    return OutputReference(name, dtype, rounded_to(ref, dtype), signed_zero=signed_zero)
 
 
-def _rounded(ref: Tensor, dtype: str) -> Tensor:
+def rounded_to(ref: Tensor, dtype: str) -> Tensor:
     """To the output dtype with one rounding: torch converts float64 to 16 bits through float32, rounding
     twice.
     """

@@ -65,7 +65,10 @@ def _farthest(values: Tensor, at: int) -> float:
         return 1.0
     low, high = finite.min(), finite.max()
     away = low if here - low > high - here else high
-    return float(away) if bool(away != here) else float(2 * here + 1)
+    if bool(away != here):
+        return float(away)
+    # All values are alike: what every dtype holds, and is far from them.
+    return float(-here) if abs(here) > 1 else float(here + 2)
 
 
 def wrong_tile(reference: OutputReference) -> Tensor:
