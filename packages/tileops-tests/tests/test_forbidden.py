@@ -142,3 +142,13 @@ def test_a_rule_that_no_call_can_break_is_not_reported_as_broken(tmp_path: Path)
     path = tmp_path / "toy.yaml"
     path.write_text(text, encoding="utf-8")
     assert list(broken_rules(load_manifest(path)["ToyFwdOp"])) == ["N != 4"]
+
+
+def test_a_call_that_breaks_a_rule_can_be_made_of_tensors() -> None:
+    """A negative group size alone would give the scales of 4-bit weights a negative number of columns."""
+    entry = MANIFEST["GemmW4A16FwdOp"]
+    shape = broken_rules(entry)["group_size > 0"]
+    assert shape.params["group_size"] < 0
+    calls = [call for call in forbidden_calls(entry, per_kind=None) if "must be positive" in call.message]
+    assert calls
+    assert all(size >= 0 for call in calls for meta in call.inputs for size in meta.shape)

@@ -130,13 +130,21 @@ def broken_rules(entry: Entry) -> dict[str, Shape]:
         try:
             shape.bind(entry)
         except RuleError as error:
-            found.setdefault(str(error.rule), shape)
+            if str(error.rule) in found or not _has_tensors(entry, shape):
+                continue
+            found[str(error.rule)] = shape
             if len(found) == wanted:
                 break
         except SpecError:
             continue
     order = (rule.expr.source for rule in entry.rules)
     return {source: found[source] for source in order if source in found}
+
+
+def _has_tensors(entry: Entry, shape: Shape) -> bool:
+    """Whether tensors of these sizes exist: a negative param may make a size of an input negative."""
+    metas, _ = realise(entry, shape.dims, shape.params, shape.dtypes, shape.with_)
+    return all(size >= 0 for meta in metas.values() if meta is not None for size in meta.shape)
 
 
 def _candidates(entry: Entry) -> Iterator[Shape]:
