@@ -89,8 +89,21 @@ def _product_of_each_group(case: Case) -> Callable[..., Any]:
     return over_rows if flip_a else of_rows
 
 
+def _unpacked_mm(case: Case) -> Callable[..., Any]:
+    """No library takes weights in this layout: unpack, scale to float16, multiply."""
+    group_size = case.params["group_size"]
+
+    def call(activation: Any, packed_weight: Any, weight_scale: Any, weight_zero: Any) -> torch.Tensor:
+        nibbles = torch.stack((packed_weight & 15, packed_weight >> 4), dim=-1)
+        steps = nibbles.view(*weight_scale.shape, group_size).to(activation.dtype) - weight_zero[..., None]
+        weights = (steps * weight_scale[..., None]).to(activation.dtype)
+        return activation @ weights.view(packed_weight.shape[0], -1).T
+
+    return call
+
+
 EAGER: dict[str, Make] = {"GemmFwdOp": _gemm, "BmmFwdOp": _bmm}
-LOCAL: dict[str, Make] = {"GemmFp8FwdOp": _widened_mm}
+LOCAL: dict[str, Make] = {"GemmFp8FwdOp": _widened_mm, "GemmW4A16FwdOp": _unpacked_mm}
 OTHERS: tuple[Baseline, ...] = (
     Baseline("GemmFp8FwdOp", "torch-scaled-mm", _scaled_mm, targets=CUDA),
     *(
