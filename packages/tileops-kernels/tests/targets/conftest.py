@@ -25,6 +25,19 @@ def scaled(factor=2.0, dtype="float32"):
     return scale_rows
 
 
+def copied():
+    rows = T.dynamic("rows")
+
+    @T.prim_func
+    def copy_rows(x: T.Tensor((rows, HIDDEN), "float32"), y: T.Tensor((rows, HIDDEN), "float32")):
+        with T.Kernel(T.ceildiv(rows, 4), threads=64) as block:
+            tile = T.alloc_shared((4, HIDDEN), "float32")
+            T.copy(x[block * 4, 0], tile)
+            T.copy(tile, y[block * 4, 0])
+
+    return copy_rows
+
+
 def counted():
     @T.prim_func
     def count(y: T.Tensor((1,), "int32")):
@@ -114,7 +127,18 @@ def forgetful():
 @pytest.fixture
 def programs() -> SimpleNamespace:
     """Factories of the tile programs above."""
-    factories = (scaled, counted, row_sums, per_thread, shuffled, four_bits, asserted, racing, forgetful)
+    factories = (
+        scaled,
+        copied,
+        counted,
+        row_sums,
+        per_thread,
+        shuffled,
+        four_bits,
+        asserted,
+        racing,
+        forgetful,
+    )
     return SimpleNamespace(**{f.__name__: f for f in factories})
 
 

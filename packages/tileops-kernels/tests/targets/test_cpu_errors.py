@@ -86,6 +86,7 @@ def test_a_launch_that_fits_is_not_refused(programs):
         ("tpu", {}, "target is 'tpu', expected 'cpu' or 'cuda'"),
         ("cpu", {"arch": "sm_90a"}, "arch is 'sm_90a', expected None"),
         ("cuda", {"poison": True}, "checks of the cpu target"),
+        ("cuda", {"strict": True}, "checks of the cpu target"),
     ],
 )
 def test_wrong_use_of_compile_program(programs, target, options, message):

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from tileops_kernels.targets import compile_program
+from tileops_kernels.targets import TargetError, compile_program
 from tileops_kernels.targets.cpu.compiler import FLAGS
 
 
@@ -70,8 +70,25 @@ def test_poison_exposes_storage_that_is_read_before_it_is_written(programs):
     assert y.isnan().all()
 
 
+def test_a_strict_program_ends_with_the_access_outside_a_tensor(programs):
+    program = compile_program(programs.scaled(), "cpu", strict=True)
+    x, y = torch.randn(8, 32), torch.zeros(8, 32)
+    program(x, y, 1.0)
+    assert torch.equal(y, 2 * x + 1)
+    with pytest.raises(
+        TargetError, match=r"conftest\.py:\d+: y\[bx \* 4 \+ i, j\] lies outside the tensor"
+    ):
+        program(x[:7], y[:7], 1.0)  # four rows a block, and one too few
+
+
+def test_copies_are_bounded_in_a_strict_program_too(programs):
+    x, y = torch.randn(8, 32), torch.zeros(8, 32)
+    compile_program(programs.copied(), "cpu", strict=True)(x[:7], y[:7])
+    assert torch.equal(y[:7], x[:7])
+
+
 def test_the_checks_leave_a_right_program_alone(programs):
     x, plain, checked = torch.randn(16, 64), torch.zeros(16), torch.zeros(16)
     compile_program(programs.row_sums(), "cpu")(x, plain)
-    compile_program(programs.row_sums(), "cpu", poison=True, reverse_parallel=True)(x, checked)
+    compile_program(programs.row_sums(), "cpu", poison=True, reverse_parallel=True, strict=True)(x, checked)
     assert torch.equal(plain, checked)

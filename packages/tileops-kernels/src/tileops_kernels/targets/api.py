@@ -27,6 +27,7 @@ def compile_program(
     pass_configs: Mapping[str, object] | None = None,
     reverse_parallel: bool = False,
     poison: bool = False,
+    strict: bool = False,
 ) -> CompiledProgram:
     """Compile a tile program, written in TileLang's plain CUDA form, for a target.
 
@@ -40,6 +41,9 @@ def compile_program(
         reverse_parallel: cpu only, a race check: run every ``T.Parallel`` loop backwards. A result that
             changes depends on the order.
         poison: cpu only, a use-before-write check: fill block-local storage with NaN bytes before each block.
+        strict: cpu only, a bounds check: a launch that touches an element outside a global tensor raises
+            `TargetError`. For programs that switch off TileLang's own guards, which read zero and write
+            nothing there; copies of tiles are bounded on every target.
 
     Returns:
         A `CompiledProgram`; the same program compiled again comes from memory, or from the cache on disk.
@@ -58,9 +62,9 @@ def compile_program(
             raise TargetError(
                 f"arch is {arch!r}, expected None for the cpu target, which compiles for the machine at hand"
             )
-        return compile_cpu(prim_func, Options(parallel, reverse_parallel, poison), pass_configs)
+        return compile_cpu(prim_func, Options(parallel, reverse_parallel, poison, strict), pass_configs)
     if target == "cuda":
-        if reverse_parallel or poison:
-            raise TargetError("reverse_parallel and poison are checks of the cpu target")
+        if reverse_parallel or poison or strict:
+            raise TargetError("reverse_parallel, poison and strict are checks of the cpu target")
         return compile_cuda(prim_func, arch, pass_configs)
     raise TargetError(f"target is {target!r}, expected 'cpu' or 'cuda'")

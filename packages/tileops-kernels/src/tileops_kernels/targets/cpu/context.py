@@ -141,6 +141,7 @@ class Options:
     parallel: bool = True
     reverse_parallel: bool = False
     poison: bool = False
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,7 @@ class Context:
         self.arena_bytes = 0
         self.uses_atomics = False
         self.asserts: list[str] = []
+        self.bounds_its_own = False
         self._statements: list[object] = []
 
     # ---- lines ----
@@ -318,6 +320,18 @@ class Context:
         name = self.fresh(hint)
         self.declare_array(name, element, count * element_bytes, element_bytes)
         return name
+
+    @contextmanager
+    def bounded(self):
+        """Around a statement that checks its bounds on every target."""
+        self.bounds_its_own = True
+        yield
+        self.bounds_its_own = False
+
+    def failure(self, message: str) -> str:
+        """Note a message that a launch may end with; return the code that makes it end so."""
+        self.asserts.append(" ".join(message.split()))
+        return f"__atomic_store_n(tl_status, {len(self.asserts) + 1}, __ATOMIC_RELAXED)"
 
     def constant_size(self, buffer: tirx.Buffer) -> int:
         size = 1

@@ -214,7 +214,16 @@ class ExpressionPrinter:
             if storage.is_global
             else []
         )
-        return f"{storage.name}[{self.offset(storage, indices)}]", " && ".join(guards)
+        guard = " && ".join(guards)
+        if guard and self.ctx.options.strict and not self.ctx.bounds_its_own:
+            guard = f"(({guard}) || ({self._outside(storage, indices)}, false))"
+        return f"{storage.name}[{self.offset(storage, indices)}]", guard
+
+    def _outside(self, storage: Storage, indices: Sequence[object]) -> str:
+        """What an access outside a tensor does where nothing would keep a GPU from it: the launch fails."""
+        where = self.ctx.location()
+        place = ", ".join(map(str, indices))
+        return self.ctx.failure(f"{where or 'the program'}: {storage.name}[{place}] lies outside the tensor")
 
     def offset(self, storage: Storage, indices: Sequence[object]) -> str:
         terms = [] if storage.offset is None else [self.index(storage.offset)]

@@ -166,9 +166,9 @@ class StatementPrinter:
 
     def check(self, condition: object, message: str) -> None:
         """Stop the block where the condition fails, and let the launch report the message."""
-        self.ctx.asserts.append(" ".join(message.split()))
+        failure = self.ctx.failure(message)
         with self.ctx.block(f"if (!({self.expressions.value(condition)}))"):
-            self.ctx.line(f"__atomic_store_n(tl_status, {len(self.ctx.asserts) + 1}, __ATOMIC_RELAXED);")
+            self.ctx.line(f"{failure};")
             self.ctx.line("return;")
 
     # ---- loops ----

@@ -42,7 +42,8 @@ def _moved(
     indices = target.at(variables)
     if combine is not None:
         value = combine(tirx.BufferLoad(target.buffer, indices), value)
-    p.parallel_loops(variables, extents, tirx.BufferStore(target.buffer, value, indices))
+    with p.ctx.bounded():
+        p.parallel_loops(variables, extents, tirx.BufferStore(target.buffer, value, indices))
 
 
 def _copy(p: StatementPrinter, call: tirx.Call) -> None:
