@@ -102,8 +102,7 @@ def make_inputs(binding: Binding) -> list[torch.Tensor | None]:
             parts[-1] = domain.total
             inputs.append(parts)
         elif kind == "starts":
-            parts = inputs[list(binding.inputs).index(domain.of)]
-            inputs.append((parts.cumsum(0) - parts).to(dtype))
+            inputs.append(torch.zeros(meta.shape, dtype=dtype))  # all but the last part are empty
         elif domain is None or domain.high is None:
             inputs.append(torch.ones(meta.shape, dtype=dtype))
         else:
