@@ -126,3 +126,8 @@ def test_columns_find_their_place_in_32_bits_once(name):
     source = source_of(name, dict(kernel.samples()[0]))
     assert len(re.findall(r"blockIdx\.x\)+ [/%]", source)) == 2
     assert not re.search(r"int64_t\)\(\(int\)blockIdx\.x\)\) [/%]", source)
+
+
+def test_two_blocks_of_wide_rows_fit_a_multiprocessor():
+    static = {**NORM, "vectors": 2048, "residual": False}
+    assert "__launch_bounds__(256, 2)" in source_of("LayerNormKernel", static)

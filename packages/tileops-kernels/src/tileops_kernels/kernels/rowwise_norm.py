@@ -51,6 +51,11 @@ CONFIGS = ConfigTable(
 )
 
 
+# A multiprocessor holds so many threads of up to 128 registers: with more registers, blocks of wide rows would
+# stand alone on it, and nothing would be read while they write.
+_RESIDENT_THREADS = 512
+
+
 def tile_for(vectors: int, vec: int, config: NormConfig) -> tuple[RowTile, int]:
     """Return the tile of a row and the number of chunks it is read in; 1 means that it stays in registers.
 
@@ -108,6 +113,8 @@ def norm_body(
     """
     tile, chunks = tile_for(vectors, vec, config)
     elements = vectors * vec
+    # With a residual beside them, the operands of a shift spill.
+    compact = statistic == "layer" and chunks == 1 and not residual
     total, deviations = row_sum(tile), moments(tile)
     walk = walk_along(
         tile,
@@ -177,6 +184,8 @@ def norm_body(
         x, residual_in, operands, output, residual_out, statistics, num_rows, x_step, residual_step, eps
     ):
         with T.Kernel(T.ceildiv(num_rows, tile.rows), threads=tile.threads) as block:
+            if compact:
+                T.annotate_min_blocks_per_sm(max(1, _RESIDENT_THREADS // tile.threads))
             x_frag = T.alloc_fragment(tile.shape, "float32")
             partial = T.alloc_fragment(tile.lane_shape, "float32")
             mean = T.alloc_fragment((tile.rows,), "float32")
