@@ -51,8 +51,8 @@ CONFIGS = ConfigTable(
 )
 
 
-# A multiprocessor holds so many threads of up to 128 registers: with more registers, blocks of wide rows would
-# stand alone on it, and nothing would be read while they write.
+# A multiprocessor holds so many threads of up to 128 registers: with more registers, blocks of wide rows
+# would stand alone on it, and nothing would be read while they write.
 _RESIDENT_THREADS = 512
 
 
