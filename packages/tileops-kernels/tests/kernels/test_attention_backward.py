@@ -7,11 +7,16 @@ import re
 import pytest
 import torch
 
-from tileops_kernels.errors import NotImplementedOpError
+from tileops_kernels.errors import ConfigError, NotImplementedOpError
 from tileops_kernels.kernels.attention_backward import (
     STATISTICS_ROWS,
     AttentionKeyGradientKernel,
     AttentionQueryGradientKernel,
+)
+from tileops_kernels.kernels.attention_backward_hopper import (
+    AttentionBackwardHopperConfig,
+    AttentionGradientHopperKernel,
+    AttentionKeyGradientHopperKernel,
 )
 from tileops_kernels.ops import get_op
 from tileops_kernels.targets.cuda.lowering import lower
@@ -47,6 +52,24 @@ def test_statistics_are_made_once_for_both_gradients(log):
 def test_accumulators_of_wide_heads_are_a_launch_each(log, head_dim, launched):
     get_op(OP)()(*operands(3, head_dim))
     assert [call.static["gradients"] for call in log[2:]] == launched
+
+
+def test_hopper_takes_its_own_schedules_for_the_heads_they_are_written_for(log, monkeypatch):
+    serves = classmethod(lambda cls, device: True)
+    monkeypatch.setattr(AttentionGradientHopperKernel, "serves_device", serves)
+    calls = [(64, torch.bfloat16), (80, torch.float16), (128, torch.float16), (128, torch.float32)]
+    for head_dim, dtype in calls:
+        get_op(OP)()(*operands(11, head_dim, dtype=dtype))
+    hopper = ["AttentionQueryGradientHopperKernel", "AttentionKeyGradientHopperKernel"]
+    general = ["AttentionQueryGradientKernel", "AttentionKeyGradientKernel"]
+    launched = [call.kernel for call in log if call.kernel != "AttentionStatisticsKernel"]
+    assert launched == [*hopper, *general, *hopper, *general]
+    assert not AttentionGradientHopperKernel.serves("cpu", None)
+
+
+def test_a_block_that_would_wait_for_itself_is_refused():
+    with pytest.raises(ConfigError, match="num_stages is 2, expected at least 3"):
+        AttentionBackwardHopperConfig(64, 2)
 
 
 def test_the_mask_is_the_only_param(log):
@@ -100,7 +123,12 @@ def test_float32_never_meets_tensor_cores_and_unaligned_heads_take_smaller_tiles
 
 def test_steps_divide_the_tiles_of_statistics():
     kernel = AttentionKeyGradientKernel
-    tables = (kernel.CONFIGS, kernel.UNALIGNED_CONFIGS, kernel.EXACT_CONFIGS)
+    tables = (
+        kernel.CONFIGS,
+        kernel.UNALIGNED_CONFIGS,
+        kernel.EXACT_CONFIGS,
+        AttentionKeyGradientHopperKernel.CONFIGS,
+    )
     steps = {config.step for table in tables for row in table.devices.values() for _, config in row}
     assert {STATISTICS_ROWS % step for step in steps} == {0}
 

@@ -54,6 +54,9 @@ def test_every_sample_compiles_without_spills() -> None:
         ("AttentionForwardKernel", {"wgmma", "tma"}),
         ("GemmHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("AttentionHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
+        ("AttentionKeyGradientKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
+        ("AttentionKeyGradientHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
+        ("AttentionQueryGradientHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
     ],
 )
 def test_matrix_kernels_use_hopper_instructions(name: str, expected: set[str]) -> None:

@@ -180,10 +180,11 @@ class AttentionQueryGradientKernel(AttentionGradientKernel):
                 (128, AttentionBackwardConfig(64, 32, 128, 1)),
                 (None, AttentionBackwardConfig(64, 16, 128, 1)),
             ),
+            # Two stages lower only where the copy engine is used.
             "sm_90a": (
-                (64, AttentionBackwardConfig(128, 128, 256, 1)),
-                (128, AttentionBackwardConfig(128, 64, 256, 1)),
-                (None, AttentionBackwardConfig(128, 32, 256, 1)),
+                (64, AttentionBackwardConfig(128, 128, 256, 2)),
+                (128, AttentionBackwardConfig(128, 64, 256, 2)),
+                (None, AttentionBackwardConfig(128, 32, 256, 2)),
             ),
         },
     )
@@ -303,8 +304,8 @@ class AttentionKeyGradientKernel(AttentionGradientKernel):
                 (None, AttentionBackwardConfig(64, 16, 128, 1)),
             ),
             "sm_90a": (
-                (128, AttentionBackwardConfig(128, 64, 256, 1)),
-                (None, AttentionBackwardConfig(128, 32, 256, 1)),
+                (128, AttentionBackwardConfig(128, 64, 256, 2)),
+                (None, AttentionBackwardConfig(128, 32, 256, 2)),
             ),
         },
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,10 @@ from tileops_kernels.kernels.attention_backward import (
     AttentionQueryGradientKernel,
     AttentionStatisticsKernel,
 )
+from tileops_kernels.kernels.attention_backward_hopper import (
+    AttentionKeyGradientHopperKernel,
+    AttentionQueryGradientHopperKernel,
+)
 from tileops_kernels.ops.flows._dense import bound_over_batch, reader
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
@@ -23,10 +27,30 @@ if TYPE_CHECKING:
 __all__ = ["OPS", "AttentionBackward"]
 
 
-class AttentionBackward(Flow):
-    """Gradients of q, k and v over `[B, S, H, D]`, in a fixed order of summation."""
+def _programs(device: torch.device, *, head_dim: int, dtype: str, **static: Any) -> list[Any]:
+    """Return the programs of dq, then those of dk and dv."""
+    static |= {"head_dim": head_dim, "dtype": dtype}
+    if AttentionKeyGradientHopperKernel.fits(device, head_dim, dtype):
+        kernels = (AttentionQueryGradientHopperKernel, AttentionKeyGradientHopperKernel)
+        return [kernel.compiled(device, **static) for kernel in kernels]
+    of_keys = (
+        AttentionKeyGradientKernel.compiled(device, **static, gradients=gradients)
+        for gradients in AttentionKeyGradientKernel.launches(head_dim)
+    )
+    return [AttentionQueryGradientKernel.compiled(device, **static), *of_keys]
 
-    kernels = (AttentionStatisticsKernel, AttentionQueryGradientKernel, AttentionKeyGradientKernel)
+
+class AttentionBackward(Flow):
+    """Gradients of q, k and v over `[B, S, H, D]`, in a fixed order of summation; on Hopper by schedules of
+    their own."""
+
+    kernels = (
+        AttentionStatisticsKernel,
+        AttentionQueryGradientKernel,
+        AttentionKeyGradientKernel,
+        AttentionQueryGradientHopperKernel,
+        AttentionKeyGradientHopperKernel,
+    )
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         op, (q, k, *_) = binding.entry.name, inputs
@@ -58,16 +82,9 @@ class AttentionBackward(Flow):
         prepare = bound_over_batch(
             AttentionStatisticsKernel.compiled(device, **static), o, grad_o, lse, statistics
         )
-        of_queries = bound_over_batch(
-            AttentionQueryGradientKernel.compiled(device, **shared), q, k, v, grad_o, statistics, dq
-        )
-        of_keys = [
-            bound_over_batch(
-                AttentionKeyGradientKernel.compiled(device, **shared, gradients=gradients),
-                *(q, k, v, grad_o, statistics, dk, dv),
-            )
-            for gradients in AttentionKeyGradientKernel.launches(head_dim)
-        ]
+        programs = _programs(device, **shared)
+        of_queries = bound_over_batch(programs[0], q, k, v, grad_o, statistics, dq)
+        of_keys = [bound_over_batch(program, q, k, v, grad_o, statistics, dk, dv) for program in programs[1:]]
 
         def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             q, k, v, o, grad_o, lse = (read(t) for read, t in zip(reads, inputs, strict=True))
