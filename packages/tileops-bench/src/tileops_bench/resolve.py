@@ -20,7 +20,8 @@ BASELINE_PREFIX = "baseline:"
 def resolve(ref: str, case: Case) -> Callable[..., Any]:
     """Build the callable that is then timed as `fn(*inputs)`.
 
-    * `tileops`: the op of tileops-kernels, constructed with the row's params.
+    * `tileops`: the op of tileops-kernels, constructed with the row's params; one without inputs is called
+      with the target as torch's default device.
     * `baseline:NAME`: a baseline of this package.
     * `FILE.py:OBJECT` or `package.module:OBJECT`: called as `OBJECT(*inputs, **params)`.
 
@@ -30,7 +31,8 @@ def resolve(ref: str, case: Case) -> Callable[..., Any]:
     if ref == OWN:
         from tileops_kernels.ops import get_op
 
-        return get_op(case.op)(**case.params)
+        op = get_op(case.op)(**case.params)
+        return op if case.inputs else _on_default_device(op, case.target)
     if ref.startswith(BASELINE_PREFIX):
         from tileops_bench.baselines import baseline
 
@@ -38,6 +40,18 @@ def resolve(ref: str, case: Case) -> Callable[..., Any]:
     function = _load(ref)
     params = dict(case.params)
     return lambda *inputs: function(*inputs, **params)
+
+
+def _on_default_device(op: Callable[..., Any], target: str) -> Callable[..., Any]:
+    import torch
+
+    device = torch.device(target)
+
+    def call() -> Any:
+        with device:
+            return op()
+
+    return call
 
 
 def split_reference(ref: str) -> tuple[str, str]:

@@ -1,5 +1,5 @@
-"""Elementwise ops: one torch callable each; gated ones are local compositions, with Liger and FlashInfer
-beside them."""
+"""Elementwise ops: one torch callable each; gated ones, with Liger and FlashInfer beside them, and tables are
+local compositions."""
 
 from __future__ import annotations
 
@@ -111,6 +111,36 @@ def _round(case: Case) -> Callable[..., Any]:
     return partial(torch.round, decimals=decimals) if decimals else torch.round
 
 
+def _dtype(case: Case) -> torch.dtype:
+    dtype = case.params["dtype"]
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+
+
+def _alibi(case: Case) -> Callable[..., Any]:
+    heads, length, dtype = case.params["num_heads"], case.params["seq_len"], _dtype(case)
+    slopes = torch.exp2(-8 * torch.arange(1, heads + 1, device=case.target) / heads)[:, None, None]
+
+    def call() -> torch.Tensor:
+        place = torch.arange(length, device=case.target)
+        return ((place[:, None] - place).abs() * -slopes).to(dtype)
+
+    return call
+
+
+def _sinusoidal(case: Case) -> Callable[..., Any]:
+    """Angles in float32, whose errors of 2e-4 a 16-bit table cannot show; for float32 in float64."""
+    length, columns, dtype = case.params["seq_len"], case.params["d_model"], _dtype(case)
+    wide = torch.float64 if dtype is torch.float32 else torch.float32
+    exponents = torch.arange(0, columns, 2, dtype=torch.float64, device=case.target) / columns
+    frequencies = (10000.0**-exponents).to(wide)
+
+    def call() -> torch.Tensor:
+        angles = torch.arange(length, dtype=wide, device=case.target)[:, None] * frequencies
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
+
+    return call
+
+
 def _gated(op: str) -> Make:
     activation = _GATED[op][0]
 
@@ -144,7 +174,10 @@ def _flashinfer(name: str) -> Make:
 
 
 EAGER: dict[str, Make] = {op: _torch(op) for op in _TORCH} | {"RoundFwdOp": _round}
-LOCAL: dict[str, Make] = {op: _gated(op) for op in _GATED}
+LOCAL: dict[str, Make] = {op: _gated(op) for op in _GATED} | {
+    "AlibiFwdOp": _alibi,
+    "SinusoidalFwdOp": _sinusoidal,
+}
 OTHERS: tuple[Baseline, ...] = tuple(
     Baseline(op, "liger", _liger(*liger), "liger-kernel", "liger_kernel", ("cuda",))
     for op, (_, liger, _) in _GATED.items()
