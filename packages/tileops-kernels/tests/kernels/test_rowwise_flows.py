@@ -349,3 +349,18 @@ def test_dropout_cuts_its_seed_in_halves_and_counts_on_where_the_last_launch_end
 def test_a_probability_that_no_word_reaches_drops_all(log, p):
     call("DropoutFwdOp", torch.ones(8), p=p)
     assert log[0].args[-2:] == (0xFFFFFFFF, 0.0)
+
+
+def test_a_table_of_many_heads_is_cut_between_heads(log, monkeypatch):
+    monkeypatch.setattr(_rows, "MAX_ELEMENTS", 64)
+    call("AlibiFwdOp", seq_len=4, num_heads=6, dtype="float32")
+    assert [launch.sizes for launch in log] == [[4, 64], [2, 32]]
+    assert [launch.args[2:] for launch in log] == [(4, 1), (4, 1)]
+
+
+def test_columns_of_a_table_are_read_in_pairs(log):
+    call("SinusoidalFwdOp", seq_len=5, d_model=6, dtype="float16")
+    (launch,) = log
+    assert launch.program.static["vec"] == 2
+    assert launch.sizes == [3, 30]
+    assert launch.args[2:] == (5, 3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tileops_kernels import errors
-from tileops_kernels.ops import get_function, get_op, list_ops
+from tileops_kernels.ops import list_ops
 
 X, W = torch.ones(2, 8), torch.ones(8)
 
@@ -172,14 +172,14 @@ def test_spec_only_op_says_so(probes):
         torch.ops.tileops.probe_spec_only(X)
 
 
-def test_spec_only_op_without_inputs_says_so():
-    params = {"seq_len": 4, "num_heads": 2, "dtype": torch.float16}
-    with pytest.raises(errors.NotImplementedOpError, match="AlibiFwdOp: the op is spec-only"):
-        get_function("alibi")(**params)
-    with pytest.raises(errors.NotImplementedOpError, match="AlibiFwdOp: the op is spec-only"):
-        get_op("AlibiFwdOp")(**params)
-    with pytest.raises(NotImplementedError, match="AlibiFwdOp: the op is spec-only"):
-        torch.ops.tileops.alibi(4, 2, torch.float16)
+def test_spec_only_op_without_inputs_says_so(probes):
+    probe, params = probes.spec_only_table, {"seq_len": 4, "dtype": torch.float16}
+    with pytest.raises(errors.NotImplementedOpError, match="ProbeSpecOnlyTableFwdOp: the op is spec-only"):
+        probe.function(**params)
+    with pytest.raises(errors.NotImplementedOpError, match="ProbeSpecOnlyTableFwdOp: the op is spec-only"):
+        probe.op(**params)
+    with pytest.raises(NotImplementedError, match="ProbeSpecOnlyTableFwdOp: the op is spec-only"):
+        torch.ops.tileops.probe_spec_only_table(4, torch.float16)
 
 
 def test_ops_without_a_flow_are_listed_as_not_implemented():

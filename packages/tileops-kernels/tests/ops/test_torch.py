@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.library import opcheck
 
@@ -341,3 +342,18 @@ def test_more_elements_than_a_32_bit_index_holds(probes):
     huge = torch.empty(1, dtype=torch.float16).expand(2**20, 2**12)
     result = probes.test.function(huge.to("meta"), huge.to("meta"))
     assert result.numel() == 2**32
+
+
+def test_an_op_without_inputs_runs_on_the_default_device():
+    params = {"seq_len": 3, "num_heads": 2, "dtype": torch.float32}
+    assert get_function("alibi")(**params).device.type == "cpu"
+    with torch.device("meta"), pytest.raises(errors.DeviceError, match="device is 'meta', expected 'cpu' or"):
+        get_function("alibi")(**params)
+    assert get_function("alibi")(**params).device.type == "cpu"
+
+
+def test_an_op_without_inputs_is_seen_by_a_dispatch_mode():
+    with FakeTensorMode():
+        table = get_function("alibi")(seq_len=3, num_heads=2, dtype=torch.float32)
+    assert isinstance(table, FakeTensor)
+    assert table.shape == (2, 3, 3)

@@ -22,7 +22,7 @@ from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.elementwise_expressions import select
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 
-__all__ = ["RopeKernel", "pair_dtype"]
+__all__ = ["RopeKernel", "pair_dtype", "sine"]
 
 _ACC = "float32"
 _WIDE = "float64"
@@ -52,7 +52,7 @@ def _polynomial(z, coefficients):
     return value
 
 
-def _sine(angle, quarters):
+def sine(angle, quarters):
     """sin(angle + quarters * pi / 2), the angle at most an eighth of a turn."""
     z = angle * angle
     sine = angle + angle * z * _polynomial(z, _SIN)
@@ -175,10 +175,10 @@ class RopeKernel(Kernel):
                 for t in T.Parallel(threads):
                     if step * threads + t < angles:
                         sines[step * threads + t] = stretched(
-                            _sine(rest[t], T.cast(whole[t], "int32")), stretch
+                            sine(rest[t], T.cast(whole[t], "int32")), stretch
                         )
                         cosines[step * threads + t] = stretched(
-                            _sine(rest[t], T.cast(whole[t], "int32") + 1), stretch
+                            sine(rest[t], T.cast(whole[t], "int32") + 1), stretch
                         )
 
         @T.macro

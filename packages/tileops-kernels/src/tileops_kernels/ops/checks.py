@@ -17,7 +17,15 @@ from tileops_manifest import TensorMeta
 if TYPE_CHECKING:
     from tileops_manifest import Binding, Entry
 
-__all__ = ["SERVED_DEVICES", "bind", "check_memory", "check_tensors", "first_tensor", "spec_value"]
+__all__ = [
+    "SERVED_DEVICES",
+    "bind",
+    "check_memory",
+    "check_tensors",
+    "device_of",
+    "first_tensor",
+    "spec_value",
+]
 
 # Devices that a target runs on; "meta" has shapes only and is served by the fake implementation.
 SERVED_DEVICES = frozenset({"cpu", "cuda"})
@@ -41,6 +49,16 @@ def spec_value(value: Any) -> Any:
 def first_tensor(inputs: Iterable[torch.Tensor | None]) -> torch.Tensor:
     """Return the first input that is present; its device is the op's."""
     return next(tensor for tensor in inputs if tensor is not None)
+
+
+def device_of(inputs: Iterable[torch.Tensor | None]) -> torch.device:
+    """Return the op's device: that of its inputs, or torch's default one where it has none.
+
+    >>> device_of([]), device_of([None, torch.empty(1, device="meta")])
+    (device(type='cpu'), device(type='meta'))
+    """
+    found = next((tensor.device for tensor in inputs if tensor is not None), None)
+    return torch.get_default_device() if found is None else found
 
 
 def check_tensors(entry: Entry, inputs: Sequence[Any]) -> None:

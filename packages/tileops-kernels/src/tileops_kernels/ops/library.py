@@ -6,6 +6,7 @@ every call.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.autograd import forward_ad
 
 from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.errors import AutogradNotSupportedError
-from tileops_kernels.ops.checks import first_tensor
+from tileops_kernels.ops.checks import device_of, first_tensor
 from tileops_kernels.ops.schema import NAMESPACE, schema_of
 
 if TYPE_CHECKING:
@@ -50,13 +51,10 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
 
     def fake(*args: Any) -> Any:
         inputs, params = split(args)
-        anchor = first_tensor(inputs)
         outputs = runtime.bind(inputs, [_constant(param) for param in params]).outputs
+        empty = first_tensor(inputs).new_empty if count else partial(torch.empty, device=device_of(inputs))
         return _packed(
-            [
-                anchor.new_empty(outputs[spec.name].shape, dtype=torch_dtype(outputs[spec.name].dtype))
-                for spec in specs
-            ]
+            [empty(outputs[spec.name].shape, dtype=torch_dtype(outputs[spec.name].dtype)) for spec in specs]
         )
 
     def autograd(*args: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["PlanCache", "eager_key", "param_key", "tensor_key"]
+__all__ = ["PlanCache", "eager_key", "is_intercepted", "param_key", "tensor_key"]
 
 T = TypeVar("T")
 
@@ -124,6 +124,12 @@ def eager_key(params_key: Hashable, inputs: Sequence[Any], alignment: int = 1) -
             place = address % alignment if address else None
             key += (tensor.shape, tensor.stride(), dtype, tensor.device, place)
     return tuple(key)
+
+
+def is_intercepted() -> bool:
+    """True while a dispatch mode, a function transform or a tracer has to see every call, whatever its
+    inputs."""
+    return bool(_dispatch_modes()) or _functorch_level() is not None or _jit_tracing() is not None
 
 
 def param_key(value: Any) -> Hashable:

@@ -15,7 +15,7 @@ from tileops_kernels.errors import LayoutError, NotImplementedOpError
 from tileops_kernels.kernels.together import compiled_together
 from tileops_kernels.ops import checks, library
 from tileops_kernels.ops.mutation import Mutation
-from tileops_kernels.ops.plan import PlanCache, eager_key, param_key, tensor_key
+from tileops_kernels.ops.plan import PlanCache, eager_key, is_intercepted, param_key, tensor_key
 from tileops_kernels.ops.registry import FLOWS
 from tileops_kernels.ops.schema import from_text, is_text, param_schema_type, to_text
 from tileops_kernels.ops.signature import CallSignature
@@ -85,6 +85,11 @@ class OpRuntime:
         commitments: tuple[Commitment, ...] = (),
     ) -> Any:
         """Run the op. `params_key` stands for `params` and `commitments` in the plan key."""
+        if not inputs and not is_intercepted():
+            # Not through the dispatcher, inside of which `with torch.device(...)` is not seen.
+            for commitment in commitments:
+                commitment.check(inputs)
+            return self.execute(inputs, params)
         try:
             key = eager_key(params_key, inputs, self.alignment)
         except RuntimeError:  # a layout without strides: the checks name it
@@ -121,6 +126,8 @@ class OpRuntime:
     def execute(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
         """Run on real tensors, below the dispatcher: what `torch.ops.tileops.<name>` does on CPU and CUDA."""
         key = tensor_key(tuple([param_key(value) for value in params]), inputs, self.alignment)
+        if not inputs:
+            key = (key, checks.device_of(inputs))
         plan = self.plans.get(key)
         if plan is not None:
             return plan(*inputs)
