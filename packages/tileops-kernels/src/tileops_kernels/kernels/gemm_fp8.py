@@ -32,7 +32,9 @@ def scale_shapes(m, n, k, per_block):
     return (m, -(-k // BLOCK)), (n, -(-k // BLOCK))
 
 
-def fp8_program(name, product, *, m, n, k, out_dtype, per_block, biased):
+def fp8_program(
+    name, product, *, m, n, k, out_dtype, per_block=False, biased=False, batch=None, trans_b=True
+):
     """Return the tile program of a macro `product(a, b, scale_a, scale_b, bias, d)`, whose bias may be None.
 
     Args:
@@ -40,18 +42,23 @@ def fp8_program(name, product, *, m, n, k, out_dtype, per_block, biased):
         product: the macro.
         m: rows of a and d, symbolic.
         n, k, out_dtype, per_block, biased: static arguments of the kernel.
+        batch: leading dim of a, b and d, symbolic; None if they have none.
+        trans_b: b is stored `[n, k]`, else `[k, n]`.
     """
     a_scales, b_scales = scale_shapes(m, n, k, per_block)
+    lead = () if batch is None else (batch,)
+    a_shape, d_shape = (*lead, m, k), (*lead, m, n)
+    b_shape = (*lead, n, k) if trans_b else (*lead, k, n)
     if biased:
 
         @T.prim_func
         def gemm_fp8(
-            a: T.Tensor((m, k), FP8),
-            b: T.Tensor((n, k), FP8),
+            a: T.Tensor(a_shape, FP8),
+            b: T.Tensor(b_shape, FP8),
             scale_a: T.Tensor(a_scales, _ACC),
             scale_b: T.Tensor(b_scales, _ACC),
             bias: T.Tensor((n,), "bfloat16"),
-            d: T.Tensor((m, n), out_dtype),
+            d: T.Tensor(d_shape, out_dtype),
         ):
             product(a, b, scale_a, scale_b, bias, d)
 
@@ -59,11 +66,11 @@ def fp8_program(name, product, *, m, n, k, out_dtype, per_block, biased):
 
     @T.prim_func
     def gemm_fp8(
-        a: T.Tensor((m, k), FP8),
-        b: T.Tensor((n, k), FP8),
+        a: T.Tensor(a_shape, FP8),
+        b: T.Tensor(b_shape, FP8),
         scale_a: T.Tensor(a_scales, _ACC),
         scale_b: T.Tensor(b_scales, _ACC),
-        d: T.Tensor((m, n), out_dtype),
+        d: T.Tensor(d_shape, out_dtype),
     ):
         product(a, b, scale_a, scale_b, None, d)
 

@@ -26,7 +26,7 @@ from tileops_kernels.kernels.gemm_hopper_parts import (
     only,
 )
 
-__all__ = ["GemmFp8HopperConfig", "GemmFp8HopperKernel"]
+__all__ = ["GemmFp8HopperConfig", "GemmFp8HopperKernel", "fp8_hopper_product"]
 
 _SLAB = 4  # blocks of columns whose factors are fetched at once: 16 bytes, the least that can be
 _SLABS = 2  # buffers for factors
@@ -42,6 +42,153 @@ class GemmFp8HopperConfig(MatmulHopperConfig):
     """
 
     width: int = 128
+
+
+def fp8_hopper_product(*, m, n, k, out_dtype, per_block, config, biased=False, batch=None):
+    """Return the macro `product(a, b, scale_a, scale_b, bias, d)` that `fp8_program` makes a program of."""
+    bm, bn, bk, stages = config.block_m, config.block_n, config.block_k, config.num_stages
+    groups, blocks, width = config.groups, config.blocks, config.width
+    parts = matmul_parts(n=n, k=k, trans_a=False, trans_b=True, batched=batch is not None, config=config)
+    rows, steps, n_tiles = parts.rows, parts.steps, parts.n_tiles
+    locate, multiply, give_back = parts.locate, parts.multiply, parts.give_back
+    store, fetch, share_out = parts.store, parts.fetch, parts.share_out
+    slabs = -(-steps // _SLAB)
+
+    @T.macro
+    def scale_up(group, total, part, first, slab, place, step, a_factors, b_factors):
+        for i, j in T.Parallel(rows, width):
+            total[i, first + j] += (
+                part[i, j]
+                * a_factors[slab, group * rows + i, step % _SLAB]
+                * b_factors[slab, first + j, step % _SLAB]
+            )
+
+    @T.macro
+    def finish(total, place, scale_a, scale_b, bias):
+        if not per_block:
+            for i, j in T.Parallel(rows, bn):
+                total[i, j] *= scale_a[0, 0] * scale_b[0, 0]
+        if biased:
+            for i, j in T.Parallel(rows, bn):
+                total[i, j] += T.cast(bias[T.min(place[1] + j, n - 1)], ACC)
+
+    @T.macro
+    def compute(group, tx, block, rounds, m_tiles, buffers, barriers, factors, bias, d):
+        a_shared, b_shared, d_shared, a_factors, b_factors = buffers
+        full, empty, factors_full, factors_empty = barriers
+        scale_a, scale_b = factors
+        total = T.alloc_fragment((rows, bn), ACC)
+        part = T.alloc_fragment((rows, width), ACC)
+        place = T.alloc_local((3,), "int32")
+        at = T.alloc_var("int32", init=0)
+        T.set_max_nreg(REGISTERS[groups][1], 1)
+        for r in T.serial(rounds):
+            locate(block + r * blocks, place, m_tiles)
+            T.clear(total)
+            for step in T.serial(steps):
+                slot = at % stages
+                slab = r * slabs + step // _SLAB
+                if per_block:  # noqa: SIM102 (a choice of program, around a branch of it)
+                    if step % _SLAB == 0:
+                        T.barrier_wait(factors_full[slab % _SLABS], slab // _SLABS % 2)
+                T.barrier_wait(full[slot], at // stages % 2)
+                for w in T.unroll(bn // width):
+                    multiply(group, a_shared, b_shared, part, slot, True, w * width, width)
+                    T.wait_wgmma(0)
+                    T.warpgroup_fence_operand(part, num_regs=rows * width // GROUP)
+                    if w == bn // width - 1:
+                        give_back(tx, empty, slot)
+                    if per_block:
+                        scale_up(
+                            group,
+                            total,
+                            part,
+                            w * width,
+                            slab % _SLABS,
+                            place,
+                            step,
+                            a_factors,
+                            b_factors,
+                        )
+                    else:
+                        for i, j in T.Parallel(rows, width):
+                            total[i, w * width + j] += part[i, j]
+                if per_block:  # noqa: SIM102
+                    if T.Or(step % _SLAB == _SLAB - 1, step == steps - 1):
+                        give_back(tx, factors_empty, slab % _SLABS)
+                at = at + 1
+            finish(total, place, scale_a, scale_b, bias)
+            store(group, total, place, d_shared, d)
+        T.tma_store_wait(0)
+
+    @T.macro
+    def fetch_factors(r, step, place, a_factors, b_factors, full, empty, scale_a, scale_b):
+        if per_block:  # noqa: SIM102
+            if step % _SLAB == 0:
+                slab = r * slabs + step // _SLAB
+                T.barrier_wait(empty[slab % _SLABS], (slab // _SLABS + 1) % 2)
+                T.tma_copy(
+                    scale_a[place[0] : place[0] + bm, step : step + _SLAB],
+                    a_factors[slab % _SLABS, :, :],
+                    barrier=full[slab % _SLABS],
+                    leader_scope_threads=32,
+                )
+                T.tma_copy(
+                    scale_b[place[1] : place[1] + bn, step : step + _SLAB],
+                    b_factors[slab % _SLABS, :, :],
+                    barrier=full[slab % _SLABS],
+                    leader_scope_threads=32,
+                )
+                T.barrier_arrive(full[slab % _SLABS])
+
+    @T.macro
+    def product(a, b, scale_a, scale_b, bias, d):
+        with T.Kernel(blocks, threads=(groups + 1) * GROUP) as (block,):
+            a_shared = T.alloc_shared((stages, bm, bk), FP8)
+            b_shared = T.alloc_shared((stages, bn, bk), FP8)
+            d_shared = T.alloc_shared((groups, 2, rows, config.chunk), out_dtype)
+            a_factors = T.alloc_shared((_SLABS, bm, _SLAB), ACC)
+            b_factors = T.alloc_shared((_SLABS, bn, _SLAB), ACC)
+            full = T.alloc_barrier([32] * stages)
+            empty = T.alloc_barrier([4 * groups] * stages)
+            factors_full = T.alloc_barrier([32] * _SLABS)
+            factors_empty = T.alloc_barrier([4 * groups] * _SLABS)
+            T.annotate_layout(
+                {
+                    f: T.Layout(f.shape, lambda s, i, j, f=f: (s * f.shape[1] + i) * _SLAB + j)
+                    for f in (a_factors, b_factors)
+                }
+            )
+            tx = T.get_thread_binding()
+            m_tiles = T.ceildiv(m, bm)
+            tiles = m_tiles * n_tiles if batch is None else m_tiles * n_tiles * batch
+            rounds = T.ceildiv(tiles - block, blocks)
+            buffers = (a_shared, b_shared, d_shared, a_factors, b_factors)
+            barriers = (full, empty, factors_full, factors_empty)
+            context = (a_factors, b_factors, factors_full, factors_empty, scale_a, scale_b)
+
+            if tx >= groups * GROUP:
+                T.set_max_nreg(REGISTERS[groups][0], 0)
+                if tx < groups * GROUP + 32:
+                    fetch(
+                        block,
+                        rounds,
+                        m_tiles,
+                        a_shared,
+                        b_shared,
+                        full,
+                        empty,
+                        a,
+                        b,
+                        fetch_factors,
+                        *context,
+                    )
+            else:
+                share_out(
+                    0, tx, compute, block, rounds, m_tiles, buffers, barriers, (scale_a, scale_b), bias, d
+                )
+
+    return product
 
 
 class GemmFp8HopperKernel(HopperProductKernel):
@@ -81,152 +228,9 @@ class GemmFp8HopperKernel(HopperProductKernel):
         return rows_fit and cls.serves_device(device)
 
     @staticmethod
-    def program(*, n, k, out_dtype, per_block, biased, config):
+    def program(*, config, **static):
         m = T.dynamic("m")
-        bm, bn, bk, stages = config.block_m, config.block_n, config.block_k, config.num_stages
-        groups, blocks, width = config.groups, config.blocks, config.width
-        parts = matmul_parts(n=n, k=k, trans_a=False, trans_b=True, batched=False, config=config)
-        rows, steps, n_tiles = parts.rows, parts.steps, parts.n_tiles
-        locate, multiply, give_back = parts.locate, parts.multiply, parts.give_back
-        store, fetch, share_out = parts.store, parts.fetch, parts.share_out
-        slabs = -(-steps // _SLAB)
-
-        @T.macro
-        def scale_up(group, total, part, first, slab, place, step, a_factors, b_factors):
-            for i, j in T.Parallel(rows, width):
-                total[i, first + j] += (
-                    part[i, j]
-                    * a_factors[slab, group * rows + i, step % _SLAB]
-                    * b_factors[slab, first + j, step % _SLAB]
-                )
-
-        @T.macro
-        def finish(total, place, scale_a, scale_b, bias):
-            if not per_block:
-                for i, j in T.Parallel(rows, bn):
-                    total[i, j] *= scale_a[0, 0] * scale_b[0, 0]
-            if biased:
-                for i, j in T.Parallel(rows, bn):
-                    total[i, j] += T.cast(bias[T.min(place[1] + j, n - 1)], ACC)
-
-        @T.macro
-        def compute(group, tx, block, rounds, m_tiles, buffers, barriers, factors, bias, d):
-            a_shared, b_shared, d_shared, a_factors, b_factors = buffers
-            full, empty, factors_full, factors_empty = barriers
-            scale_a, scale_b = factors
-            total = T.alloc_fragment((rows, bn), ACC)
-            part = T.alloc_fragment((rows, width), ACC)
-            place = T.alloc_local((3,), "int32")
-            at = T.alloc_var("int32", init=0)
-            T.set_max_nreg(REGISTERS[groups][1], 1)
-            for r in T.serial(rounds):
-                locate(block + r * blocks, place, m_tiles)
-                T.clear(total)
-                for step in T.serial(steps):
-                    slot = at % stages
-                    slab = r * slabs + step // _SLAB
-                    if per_block:  # noqa: SIM102 (a choice of program, around a branch of it)
-                        if step % _SLAB == 0:
-                            T.barrier_wait(factors_full[slab % _SLABS], slab // _SLABS % 2)
-                    T.barrier_wait(full[slot], at // stages % 2)
-                    for w in T.unroll(bn // width):
-                        multiply(group, a_shared, b_shared, part, slot, True, w * width, width)
-                        T.wait_wgmma(0)
-                        T.warpgroup_fence_operand(part, num_regs=rows * width // GROUP)
-                        if w == bn // width - 1:
-                            give_back(tx, empty, slot)
-                        if per_block:
-                            scale_up(
-                                group,
-                                total,
-                                part,
-                                w * width,
-                                slab % _SLABS,
-                                place,
-                                step,
-                                a_factors,
-                                b_factors,
-                            )
-                        else:
-                            for i, j in T.Parallel(rows, width):
-                                total[i, w * width + j] += part[i, j]
-                    if per_block:  # noqa: SIM102
-                        if T.Or(step % _SLAB == _SLAB - 1, step == steps - 1):
-                            give_back(tx, factors_empty, slab % _SLABS)
-                    at = at + 1
-                finish(total, place, scale_a, scale_b, bias)
-                store(group, total, place, d_shared, d)
-            T.tma_store_wait(0)
-
-        @T.macro
-        def fetch_factors(r, step, place, a_factors, b_factors, full, empty, scale_a, scale_b):
-            if per_block:  # noqa: SIM102
-                if step % _SLAB == 0:
-                    slab = r * slabs + step // _SLAB
-                    T.barrier_wait(empty[slab % _SLABS], (slab // _SLABS + 1) % 2)
-                    T.tma_copy(
-                        scale_a[place[0] : place[0] + bm, step : step + _SLAB],
-                        a_factors[slab % _SLABS, :, :],
-                        barrier=full[slab % _SLABS],
-                        leader_scope_threads=32,
-                    )
-                    T.tma_copy(
-                        scale_b[place[1] : place[1] + bn, step : step + _SLAB],
-                        b_factors[slab % _SLABS, :, :],
-                        barrier=full[slab % _SLABS],
-                        leader_scope_threads=32,
-                    )
-                    T.barrier_arrive(full[slab % _SLABS])
-
-        @T.macro
-        def product(a, b, scale_a, scale_b, bias, d):
-            with T.Kernel(blocks, threads=(groups + 1) * GROUP) as (block,):
-                a_shared = T.alloc_shared((stages, bm, bk), FP8)
-                b_shared = T.alloc_shared((stages, bn, bk), FP8)
-                d_shared = T.alloc_shared((groups, 2, rows, config.chunk), out_dtype)
-                a_factors = T.alloc_shared((_SLABS, bm, _SLAB), ACC)
-                b_factors = T.alloc_shared((_SLABS, bn, _SLAB), ACC)
-                full = T.alloc_barrier([32] * stages)
-                empty = T.alloc_barrier([4 * groups] * stages)
-                factors_full = T.alloc_barrier([32] * _SLABS)
-                factors_empty = T.alloc_barrier([4 * groups] * _SLABS)
-                T.annotate_layout(
-                    {
-                        f: T.Layout(f.shape, lambda s, i, j, f=f: (s * f.shape[1] + i) * _SLAB + j)
-                        for f in (a_factors, b_factors)
-                    }
-                )
-                tx = T.get_thread_binding()
-                m_tiles = T.ceildiv(m, bm)
-                rounds = T.ceildiv(m_tiles * n_tiles - block, blocks)
-                buffers = (a_shared, b_shared, d_shared, a_factors, b_factors)
-                barriers = (full, empty, factors_full, factors_empty)
-                context = (a_factors, b_factors, factors_full, factors_empty, scale_a, scale_b)
-
-                if tx >= groups * GROUP:
-                    T.set_max_nreg(REGISTERS[groups][0], 0)
-                    if tx < groups * GROUP + 32:
-                        fetch(
-                            block,
-                            rounds,
-                            m_tiles,
-                            a_shared,
-                            b_shared,
-                            full,
-                            empty,
-                            a,
-                            b,
-                            fetch_factors,
-                            *context,
-                        )
-                else:
-                    share_out(
-                        0, tx, compute, block, rounds, m_tiles, buffers, barriers, (scale_a, scale_b), bias, d
-                    )
-
-        return fp8_program(
-            "gemm_fp8_hopper", product, m=m, n=n, k=k, out_dtype=out_dtype, per_block=per_block, biased=biased
-        )
+        return fp8_program("gemm_fp8_hopper", fp8_hopper_product(m=m, config=config, **static), m=m, **static)
 
     @classmethod
     def samples(cls):
