@@ -15,6 +15,10 @@ from tileops_bench.baselines.base import CUDA, Baseline, Case, Make, Unsupported
 _BLOCK = 128  # columns that share a factor
 
 
+def _out_dtype(case: Case) -> torch.dtype:
+    return getattr(torch, str(case.params["out_dtype"]).removeprefix("torch."))
+
+
 def _gemm(case: Case) -> Callable[..., Any]:
     trans_a, trans_b = case.params["trans_a"], case.params["trans_b"]
     return lambda a, b: torch.matmul(a.T if trans_a else a, b.T if trans_b else b)
@@ -29,7 +33,7 @@ def _scaled_mm(case: Case) -> Callable[..., Any]:
     is."""
     if case.inputs["scale_a"].numel() != 1:
         raise UnsupportedCase("per-tensor scales only")
-    out_dtype = getattr(torch, str(case.params["out_dtype"]).removeprefix("torch."))
+    out_dtype = _out_dtype(case)
 
     def scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None) -> torch.Tensor:
         return torch._scaled_mm(
@@ -41,7 +45,7 @@ def _scaled_mm(case: Case) -> Callable[..., Any]:
 
 def _widened_mm(case: Case) -> Callable[..., Any]:
     """Factors multiplied in, then a float32 product: no library on the CPU has blockwise ones."""
-    out_dtype = getattr(torch, str(case.params["out_dtype"]).removeprefix("torch."))
+    out_dtype = _out_dtype(case)
 
     def widened(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         if scale.shape[1] > 1:
@@ -51,6 +55,34 @@ def _widened_mm(case: Case) -> Callable[..., Any]:
     def call(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None) -> torch.Tensor:
         product = widened(a, scale_a) @ widened(b, scale_b).T
         return (product if bias is None else product + bias.float()).to(out_dtype)
+
+    return call
+
+
+def _widened_bmm(case: Case) -> Callable[..., Any]:
+    """A product in the output's dtype, which holds every e4m3 number."""
+    out_dtype = _out_dtype(case)
+
+    def call(a: Any, b: Any, scale_a: Any, scale_b: Any) -> torch.Tensor:
+        b = b.mT if case.op == "BmmFp8NKFwdOp" else b
+        return (torch.bmm(a.to(out_dtype), b.to(out_dtype)) * (scale_a * scale_b)).to(out_dtype)
+
+    return call
+
+
+def _scaled_mm_of_each(case: Case) -> Callable[..., Any]:
+    """`torch._scaled_mm` wants every second operand column-major: `[k, n]` is copied, as its user must."""
+    if case.inputs["a"].shape[2] % 16 or any(size % 16 for size in case.inputs["b"].shape[1:]):
+        raise UnsupportedCase("columns in multiples of 16 only")
+    out_dtype, lies_along_k = _out_dtype(case), case.op == "BmmFp8NKFwdOp"
+
+    def call(a: Any, b: Any, scale_a: Any, scale_b: Any) -> torch.Tensor:
+        b = b.mT if lies_along_k else b.mT.contiguous().mT
+        products = [
+            torch._scaled_mm(x, y, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype)
+            for x, y in zip(a, b, strict=True)
+        ]
+        return torch.stack(products)
 
     return call
 
@@ -103,9 +135,18 @@ def _unpacked_mm(case: Case) -> Callable[..., Any]:
 
 
 EAGER: dict[str, Make] = {"GemmFwdOp": _gemm, "BmmFwdOp": _bmm}
-LOCAL: dict[str, Make] = {"GemmFp8FwdOp": _widened_mm, "GemmW4A16FwdOp": _unpacked_mm}
+LOCAL: dict[str, Make] = {
+    "GemmFp8FwdOp": _widened_mm,
+    "GemmW4A16FwdOp": _unpacked_mm,
+    "BmmFp8KNFwdOp": _widened_bmm,
+    "BmmFp8NKFwdOp": _widened_bmm,
+}
 OTHERS: tuple[Baseline, ...] = (
     Baseline("GemmFp8FwdOp", "torch-scaled-mm", _scaled_mm, targets=CUDA),
+    *(
+        Baseline(op, "torch-scaled-mm-of-each", _scaled_mm_of_each, targets=CUDA)
+        for op in ("BmmFp8KNFwdOp", "BmmFp8NKFwdOp")
+    ),
     *(
         baseline
         for op in ("GroupedGemmFwdOp", "MoeGroupedGemmNopadFwdOp")
