@@ -225,9 +225,10 @@ def moments(tile: Tile) -> Accumulator:
         for i, l, v in T.Parallel(*pair.shape):
             before = T.cast(chunk * (tile.unroll * pair.per_step), "float32")
             share = held(chunk, walk, i, l) / T.max(before + held(chunk, walk, i, l), T.float32(1))
+            # Weighed before it is squared: a square out of range times a weight of 0 would be no number.
             deviation[i, l, v] += chunk_deviation[i, l, v] + (chunk_mean[i, l, v] - mean[i, l, v]) * (
-                chunk_mean[i, l, v] - mean[i, l, v]
-            ) * (before * share)
+                before * share
+            ) * (chunk_mean[i, l, v] - mean[i, l, v])
             mean[i, l, v] = mean_of(mean[i, l, v], chunk_mean[i, l, v], share)
 
     @T.macro
@@ -238,9 +239,9 @@ def moments(tile: Tile) -> Accumulator:
             weighted[i, l, v] = mean[i, l, v] * (counted(walk, i, l) / T.cast(walk.size, "float32"))
         sum_of(weighted, totals[1])
         for i, l, v in T.Parallel(*pair.shape):
-            weighted[i, l, v] = deviation[i, l, v] + (mean[i, l, v] - totals[1][pair.total(i, l, v)]) * (
+            weighted[i, l, v] = deviation[i, l, v] + (
                 mean[i, l, v] - totals[1][pair.total(i, l, v)]
-            ) * counted(walk, i, l)
+            ) * counted(walk, i, l) * (mean[i, l, v] - totals[1][pair.total(i, l, v)])
         sum_of(weighted, totals[0])
 
     return Accumulator(

@@ -171,8 +171,8 @@ class VarianceMergeKernel(Kernel):
                             size = T.cast(T.min(chunk, total - tile.step(step, 0, r) * chunk), "float32")
                             before = T.cast(step, "float32") * T.cast(chunk, "float32")
                             deviation[r, l, v] += deviations[at] + (means[at] - average[r, l, v]) * (
-                                means[at] - average[r, l, v]
-                            ) * (before * size / (before + size))
+                                before * size / (before + size)
+                            ) * (means[at] - average[r, l, v])
                             average[r, l, v] = mean_of(average[r, l, v], means[at], size / (before + size))
                 accumulator.fold(states, totals, _states_walk(tile, length, chunk, total))
 
