@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tileops_kernels import ops
 from tileops_kernels.kernels import get_kernel
 from tileops_kernels.kernels.reduction_programs import ReduceConfig
 from tileops_kernels.targets import compile_program
@@ -199,3 +200,10 @@ def test_an_infinite_mean_stays_infinite_over_chunks_and_states():
     merge = program("VarianceMergeKernel", (1, 1, 1), out_dtype="float32", root=False, mean=True)
     merge(deviations[:2, 0].abs(), torch.tensor([torch.inf, 1.0]), y, mean, 1, 2, 1, 256, 512, 1.0)
     assert mean.tolist() == [torch.inf]
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((3, 5000), 1), ((700, 6), 0), ((8, 3, 70), [0, 2])], ids=str)
+def test_a_variance_out_of_range_is_infinite(shape, dim):
+    x = 1e30 * torch.randn(*shape, generator=torch.Generator().manual_seed(3))
+    assert ops.var(x, dim=dim).isinf().all()
+    assert ops.std(x, dim=dim).isinf().all()
