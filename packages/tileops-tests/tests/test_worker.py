@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -200,3 +202,16 @@ def test_generation_of_inputs_leaves_the_global_random_state_alone(judge: Callab
     before = torch.random.get_rng_state()
     judge("SoftmaxFwdOp", "softmax.py:right", ("ragged-float16-*s0",))
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "device", "expected"), [([], "meta", "meta"), ([], "cpu", "cpu"), ([None], "meta", "cpu")]
+)
+def test_an_op_without_inputs_meets_the_verified_device_as_default(inputs, device, expected) -> None:
+    path = Path(sys.modules["tileops_tests.zygote"].__file__).with_name("worker") / "main.py"
+    spec = importlib.util.spec_from_file_location("worker_main", path)
+    main = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(main)
+    case = SimpleNamespace(inputs=inputs, device=torch.device(device))
+    with main.Worker(None, torch, None)._default_device(case):
+        assert torch.empty(0).device.type == expected

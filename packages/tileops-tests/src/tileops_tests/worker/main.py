@@ -148,8 +148,12 @@ class Worker:
         return answer
 
     def _default_device(self, case):
-        """An op without inputs works on torch's default device: make that the one that is verified."""
-        return contextlib.nullcontext() if case.inputs else self.torch.device(case.device)
+        """An op without inputs works on torch's default device: make that the one that is verified, by its
+        index, since torch finds a missing one by making a tensor, which a trace would show.
+        """
+        if case.inputs or case.device.type == "cpu":
+            return contextlib.nullcontext()
+        return self.torch.device(case.device.type, case.device.index or 0)
 
     def _observed(self, inputs, message):
         """The result, and the framework's operators that made it where `trace` asks for them."""
