@@ -14,6 +14,7 @@ from tileops_bench.certificate import Certificate, certified, read_certificates
 from tileops_bench.contenders import split_baselines
 from tileops_bench.errors import CandidateError, CertificateError
 from tileops_bench.records import Status
+from tileops_bench.resolve import resolve
 from tileops_manifest import load_manifest
 from tileops_workloads import make_workload
 
@@ -171,3 +172,10 @@ def test_paged_gather_reads_the_pages_that_the_table_names():
     plain = call(q, k, v, lengths, straight)
     moved = call(q, moved_k, moved_v, lengths, order[straight.long()].int())
     assert torch.equal(plain, moved)
+
+
+def test_an_op_without_inputs_is_called_with_the_target_as_default_device(monkeypatch):
+    monkeypatch.setattr("tileops_kernels.ops.get_op", lambda name: lambda **params: partial(torch.empty, 0))
+    call = resolve("tileops", Case("AlibiFwdOp", {}, {}, "meta"))
+    assert call().device.type == "meta"
+    assert torch.empty(0).device.type == "cpu"
