@@ -5,26 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tileops_kernels.kernels.gemm import SplitKSumKernel
 from tileops_kernels.kernels.gemm_w4a16 import GemmW4A16Kernel, W4A16Config, piece_of
 from tileops_kernels.ops import get_op
 
 SHARED_MEMORY = {"sm_80": 163 << 10, "sm_90a": 227 << 10}
 M, N, K, GROUP = 3, 8, 64, 32
-
-
-def never(*args: object, **kwargs: object) -> object:
-    raise AssertionError("nothing must be compiled for this call")
-
-
-class Recorder:
-    """Stands in for a compiled program: notes what it is called with."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[torch.Tensor, ...]] = []
-
-    def bound(self, *example: torch.Tensor) -> object:
-        return lambda *args: self.calls.append(args)
 
 
 def operands(m: int = M, n: int = N, k: int = K, group: int = GROUP) -> list[torch.Tensor]:
@@ -36,46 +21,35 @@ def operands(m: int = M, n: int = N, k: int = K, group: int = GROUP) -> list[tor
     ]
 
 
-@pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> dict[type, Recorder]:
-    recorders = {kernel: Recorder() for kernel in (GemmW4A16Kernel, SplitKSumKernel)}
-    for kernel, program in recorders.items():
-        monkeypatch.setattr(kernel, "compiled", classmethod(lambda *args, _it=program, **static: _it))
-    return recorders
-
-
-def test_operands_are_read_in_place_and_other_layouts_copied_once(programs: dict[type, Recorder]) -> None:
+def test_operands_are_read_in_place_and_other_layouts_copied_once(log: list) -> None:
     x, *weights = operands()
     op = get_op("GemmW4A16FwdOp")(group_size=GROUP)
     op(x, *weights)
     op(torch.ones(K, M).half().T, *weights)
-    in_place, copied = programs[GemmW4A16Kernel].calls
+    assert [launched.kernel for launched in log] == ["GemmW4A16Kernel"] * 2
+    in_place, copied = (launched.tensors for launched in log)
     assert [t.data_ptr() for t in in_place[:4]] == [t.data_ptr() for t in (x, *weights)]
     assert copied[0].is_contiguous()
     assert copied[1] is weights[0]
-    assert programs[SplitKSumKernel].calls == []
 
 
-def test_parts_of_the_sum_are_added_by_a_second_launch(
-    programs: dict[type, Recorder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_the_sum_are_added_by_a_second_launch(log: list, monkeypatch: pytest.MonkeyPatch) -> None:
     config = W4A16Config(8, 64, 32, 128, 2, split_k=2)
     monkeypatch.setattr(GemmW4A16Kernel, "config_for", classmethod(lambda *args, **sizes: config))
     d = get_op("GemmW4A16FwdOp")(group_size=GROUP)(*operands(M + 1))
-    (parts,), (added,) = (programs[kernel].calls for kernel in (GemmW4A16Kernel, SplitKSumKernel))
-    assert (parts[4].shape, parts[4].dtype) == ((2, M + 1, N), torch.float32)
-    assert added[0] is parts[4]
-    assert added[1] is d
+    assert [launched.kernel for launched in log] == ["GemmW4A16Kernel", "SplitKSumKernel"]
+    parts = log[0].tensors[4]
+    assert (parts.shape, parts.dtype) == ((2, M + 1, N), torch.float32)
+    assert log[1].tensors[0] is parts
+    assert log[1].tensors[1] is d
 
 
 @pytest.mark.parametrize("sizes", [(0, N, K), (M, 0, K), (M, N, 0)])
-def test_an_empty_product_launches_nothing(
-    sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(GemmW4A16Kernel, "compiled", never)
+def test_an_empty_product_launches_nothing(sizes: tuple[int, int, int], log: list) -> None:
     d = get_op("GemmW4A16FwdOp")(group_size=GROUP)(*operands(*sizes))
     assert d.shape == sizes[:2]
     assert not d.any()
+    assert log == []
 
 
 @pytest.mark.parametrize(("n", "k"), [(8192, 8192), (8192, 16384), (7168, 20480), (8192, 81920)])

@@ -173,7 +173,10 @@ class GroupedGemmRowsKernel(Kernel):
         size=lambda s: s["n"],
         devices={
             "cpu": ((None, GroupedConfig(64, 64, 64, 128, 0)),),
-            "sm_80": ((None, GroupedConfig(128, 128, 32, 128, 1)),),
+            "sm_80": (
+                (64, GroupedConfig(64, 64, 32, 128, 1)),
+                (None, GroupedConfig(128, 128, 32, 128, 1)),
+            ),
             "sm_90a": (
                 (128, GroupedConfig(128, 128, 64, 256, 4)),
                 (None, GroupedConfig(128, 256, 64, 256, 3)),
