@@ -7,7 +7,9 @@ import os
 import pytest
 
 from tileops_kernels.kernels import get_kernel, list_kernels
+from tileops_kernels.kernels.attention_backward_hopper import AttentionBackwardHopperConfig
 from tileops_kernels.resources import KernelResources, measure
+from tileops_kernels.targets.cuda import toolkit
 
 ARCHS = ("sm_80", "sm_90a")
 
@@ -62,6 +64,33 @@ def test_every_sample_compiles_without_spills() -> None:
 def test_matrix_kernels_use_hopper_instructions(name: str, expected: set[str]) -> None:
     found = get_kernel(name).lower("sm_90a", **get_kernel(name).samples()[0])
     assert expected <= found.instructions
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("name", "config", "serialised"),
+    [
+        ("AttentionHopperKernel", None, False),
+        ("AttentionQueryGradientHopperKernel", None, False),
+        ("AttentionQueryGradientHopperKernel", AttentionBackwardHopperConfig(128, 3), True),
+        ("AttentionKeyGradientHopperKernel", None, False),
+    ],
+)
+def test_products_under_way_fit_the_registers(
+    name: str, config: object, serialised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else ptxas waits for every instruction of the tensor cores. It says so, but is silent in builds."""
+    printed = []
+    run = toolkit.Toolkit.run
+
+    def keep(self: toolkit.Toolkit, arguments: list[str], source: str) -> str:
+        printed.append(run(self, [flag for flag in arguments if flag != "-w"], source))
+        return printed[-1]
+
+    monkeypatch.setattr(toolkit.Toolkit, "run", keep)
+    get_kernel(name).lower("sm_90a", config, **get_kernel(name).samples()[0])
+    assert ("instructions are serialized" in "".join(printed)) is serialised
+    assert "registers" in "".join(printed)
 
 
 @pytest.mark.parametrize("expression", ["log1p", "softplus"])
