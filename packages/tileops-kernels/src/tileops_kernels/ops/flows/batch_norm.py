@@ -20,7 +20,7 @@ from tileops_kernels.kernels.batch_norm import (
 from tileops_kernels.kernels.instance_norm import InstanceNormKernel
 from tileops_kernels.kernels.variance import VarianceMergeKernel
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
-from tileops_kernels.ops.flows._layout import vector_width
+from tileops_kernels.ops.flows._layout import run_length, vector_width
 from tileops_kernels.ops.flows._rows import row_pieces
 from tileops_kernels.ops.flows.base import Flow, Run
 
@@ -58,7 +58,8 @@ def _writing(
 def _bind_given(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> Launch:
     """Return a launch that normalises by given statistics: `(x, mean, variance, *affine, output)`."""
     channels, space, dtype, device = x.shape[1], prod(x.shape[2:]), x.dtype, x.device
-    vec = _vector_width(x, space)
+    # A CPU has no widest access: what belongs to a channel is looked up once per run.
+    vec = run_length([x], space) if device.type == "cpu" else _vector_width(x, space)
     affine = [] if weight is None else [weight.dtype] * 2
     program = BatchNormInferenceKernel.compiled(
         device,
