@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tileops_kernels.kernels import get_kernel, list_kernels
 from tileops_kernels.kernels.attention_backward_hopper import AttentionBackwardHopperConfig
 from tileops_kernels.resources import KernelResources, measure
-from tileops_kernels.targets.cuda import toolkit
+from tileops_kernels.targets.cuda import artifact, toolkit
+from tileops_kernels.targets.cuda.lowering import CudaSource
 
 ARCHS = ("sm_80", "sm_90a")
 
@@ -32,14 +34,26 @@ def test_every_kernel_names_samples() -> None:
 @needs_nvcc
 @pytest.mark.parametrize("name", list_kernels())
 def test_kernel_compiles_for_ampere_and_hopper_without_spills(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kernel = get_kernel(name)
     first = kernel.samples()[:1]
     monkeypatch.setattr(kernel, "samples", classmethod(lambda _: first))
+    hosts, lower = [], artifact.lower
+
+    def recorded(*args: object) -> CudaSource:
+        code = lower(*args)
+        hosts.append(code.host)
+        return code
+
+    monkeypatch.setattr(artifact, "lower", recorded)
     records = list(measure([name], ARCHS, jobs=2))
     assert problems(records) == []
     assert all(r.registers > 0 for r in records)
+    assert len(hosts) == len(records)
+    for host in hosts:  # what launches the kernel: its grid is an expression of the sizes
+        (tmp_path / "launch.cpp").write_text(host)
+        toolkit.compile_host(tmp_path / "launch.cpp", tmp_path / "launch.so")
 
 
 @needs_nvcc

@@ -105,7 +105,7 @@ class GroupedGemmKernel(Kernel):
             offsets: T.Tensor((groups,), _INDEX),
             d: T.Tensor((rows, n), dtype),
         ):
-            places = T.truncdiv(rows, bm) + groups + 1
+            places = T.floordiv(rows, bm) + groups + 1
             with T.Kernel(places * n_tiles, threads=config.threads) as (tile,):
                 a_shared = T.alloc_shared((bm, bk), dtype)
                 b_shared = T.alloc_shared((bn, bk) if trans_b else (bk, bn), dtype)
