@@ -104,3 +104,19 @@ def test_a_tile_fits_shared_memory(kernel: type, arch: str) -> None:
         needed = 2 * (stages * (tile.block_m + tile.block_n) * tile.block_k + written)
         assert needed * (1 + tile.shared_sm) <= SHARED_MEMORY[arch]
         assert not (tile.swap_ab and tile.chunk)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "trans_b", "one_stage"),
+    [(64, 64, False, False), (77, 64, False, True), (64, 53, False, True), (64, 53, True, False)],
+)
+def test_a_sum_over_rows_without_the_copy_engine_has_one_stage(m, n, trans_b, one_stage):
+    static = {"m": m, "n": n, "dtype": "float16", "trans_b": trans_b}
+    config = GroupedGemmRowsKernel.default_config(target="cuda", arch="sm_90a", **static)
+    assert (config.num_stages == 1) is one_stage
+
+
+@pytest.mark.usefixtures("nvcc")
+@pytest.mark.parametrize("static", [s for s in GroupedGemmRowsKernel.samples() if s["m"] % 8], ids=str)
+def test_odd_columns_lower(static):
+    assert GroupedGemmRowsKernel.lower("sm_90a", **static).spill_store_bytes == 0

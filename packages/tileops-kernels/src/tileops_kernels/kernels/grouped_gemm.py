@@ -9,6 +9,7 @@
 Source: arXiv:2211.15841.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import tilelang.language as T
@@ -183,6 +184,15 @@ class GroupedGemmRowsKernel(Kernel):
             ),
         },
     )
+
+    @classmethod
+    def default_config(cls, *, target, arch, m, n, trans_b, **sizes):
+        """The table's; one stage where the copy engine cannot address the rows of an operand: the loop's length
+        is read from memory, and a pipeline of other copies does not lower for one."""
+        config = super().default_config(target=target, arch=arch, n=n, **sizes)
+        if target == "cpu" or (m % 8 == 0 and (trans_b or n % 8 == 0)):
+            return config
+        return dataclasses.replace(config, num_stages=1)
 
     @staticmethod
     def program(*, m, n, dtype, trans_b, config):
