@@ -187,8 +187,10 @@ class GroupedGemmRowsKernel(Kernel):
 
     @classmethod
     def default_config(cls, *, target, arch, m, n, trans_b, **sizes):
-        """The table's; one stage where the copy engine cannot address the rows of an operand: the loop's length
-        is read from memory, and a pipeline of other copies does not lower for one."""
+        """The table's; one stage where the copy engine cannot address the rows of an operand.
+
+        The loop's length is read from memory, and a pipeline of other copies does not lower for one.
+        """
         config = super().default_config(target=target, arch=arch, n=n, **sizes)
         if target == "cpu" or (m % 8 == 0 and (trans_b or n % 8 == 0)):
             return config
