@@ -122,7 +122,8 @@ def _alibi(case: Case) -> Callable[..., Any]:
 
     def call() -> torch.Tensor:
         place = torch.arange(length, device=case.target)
-        return ((place[:, None] - place).abs() * -slopes).to(dtype)
+        offset = place[:, None] - place
+        return (offset.abs() * -slopes).to(dtype)
 
     return call
 
