@@ -75,9 +75,7 @@ def test_a_strict_program_ends_with_the_access_outside_a_tensor(programs):
     x, y = torch.randn(8, 32), torch.zeros(8, 32)
     program(x, y, 1.0)
     assert torch.equal(y, 2 * x + 1)
-    with pytest.raises(
-        TargetError, match=r"conftest\.py:\d+: y\[bx \* 4 \+ i, j\] lies outside the tensor"
-    ):
+    with pytest.raises(TargetError, match=r"conftest\.py:\d+: y\[bx \* 4 \+ i, j\] lies outside the tensor"):
         program(x[:7], y[:7], 1.0)  # four rows a block, and one too few
 
 
