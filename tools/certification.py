@@ -100,8 +100,10 @@ class OpJudge:
         return Opinion(baseline.op, baseline.name, "rejected" if bad else "certified", error, done, bad)
 
     def findings(self, baseline: Baseline, expected: Expected) -> list[Finding]:
-        """One finding per output. A baseline is called on other values than it is built on: it may keep
-        none."""
+        """One finding per output and per mutated input that is none.
+
+        A baseline is called on other values than it is built on: it may keep none.
+        """
         case = expected.case
         example = case.spec.workload(EXAMPLE_SEED, self.target).gen_inputs()
         params = dict(case.binding.params)
@@ -112,7 +114,9 @@ class OpJudge:
         wrong = self._malformed(case, outputs) or self._not_in_place(case, given, outputs)
         if wrong is not None:
             return [wrong]
-        canonical = self.oracle.canonical_form(expected.inputs, params, outputs)
+        written = (name for name in case.binding.results if name not in case.binding.outputs)
+        results = (*outputs, *(given[name] for name in written))
+        canonical = self.oracle.canonical_form(expected.inputs, params, results)
         return [compare(x, reference) for x, reference in zip(canonical, expected.references, strict=True)]
 
     def _malformed(self, case: Case, outputs: Sequence[Any]) -> Finding | None:

@@ -121,6 +121,17 @@ OURS = [
 ]
 
 
+# A dropout of the library draws another mask, and its instance norm of 16-bit tensors rounds the statistics on
+# a CPU: with certificates they take no part. Its products of groups take rows of whole 16 bytes, which ragged
+# ones are not.
+NOT_CERTIFIED = {
+    ("DropoutFwdOp", "torch-eager"): "rejected",
+    ("InstanceNormFwdOp", "torch-eager"): "rejected",
+    ("GroupedGemmFwdOp", "torch-grouped-mm"): "unsupported",
+    ("MoeGroupedGemmNopadFwdOp", "torch-grouped-mm"): "unsupported",
+}
+
+
 @pytest.mark.parametrize(("op", "make"), RIGHT.values(), ids=RIGHT)
 def test_right_baseline_is_certified_with_its_largest_error(op: str, make: Make) -> None:
     opinion = judged(op, make)
@@ -140,7 +151,7 @@ def test_wrong_baseline_is_rejected_and_says_where(op: str, make: Make) -> None:
 @pytest.mark.parametrize(("op", "name"), OURS)
 def test_every_baseline_that_runs_here_uncompiled_is_certified(op: str, name: str) -> None:
     opinion = judge_of(op).judge(baseline(op, name))
-    assert opinion.status == "certified", opinion
+    assert opinion.status == NOT_CERTIFIED.get((op, name), "certified"), opinion
 
 
 @pytest.mark.parametrize("name", ["argmin-for-argmax", "another-shape", "no-tensor"])
