@@ -121,9 +121,9 @@ OURS = [
 ]
 
 
-# A dropout of the library draws another mask, and its instance norm of 16-bit tensors rounds the statistics on
-# a CPU: with certificates they take no part. Its products of groups take rows of whole 16 bytes, which ragged
-# ones are not.
+# A dropout of the library draws another mask, and its instance norm of 16-bit tensors rounds the statistics
+# on a CPU: with certificates they take no part. Its products of groups take rows of whole 16 bytes, which
+# ragged ones are not.
 NOT_CERTIFIED = {
     ("DropoutFwdOp", "torch-eager"): "rejected",
     ("InstanceNormFwdOp", "torch-eager"): "rejected",
