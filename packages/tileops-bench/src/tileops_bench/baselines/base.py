@@ -8,7 +8,10 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 CPU_AND_CUDA = ("cpu", "cuda")
 CUDA = ("cuda",)
@@ -30,6 +33,12 @@ class Case:
     params: Mapping[str, Any]
     inputs: Mapping[str, Any]
     target: str
+
+    def dtype_param(self, name: str) -> torch.dtype:
+        """A param that is a dtype, given as one or by its name."""
+        import torch
+
+        return getattr(torch, str(self.params[name]).removeprefix("torch."))
 
 
 Make = Callable[[Case], Callable[..., Any]]

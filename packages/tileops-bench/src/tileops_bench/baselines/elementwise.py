@@ -111,13 +111,9 @@ def _round(case: Case) -> Callable[..., Any]:
     return partial(torch.round, decimals=decimals) if decimals else torch.round
 
 
-def _dtype(case: Case) -> torch.dtype:
-    dtype = case.params["dtype"]
-    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
-
-
 def _alibi(case: Case) -> Callable[..., Any]:
-    heads, length, dtype = case.params["num_heads"], case.params["seq_len"], _dtype(case)
+    heads, length = case.params["num_heads"], case.params["seq_len"]
+    dtype = case.dtype_param("dtype")
     slopes = torch.exp2(-8 * torch.arange(1, heads + 1, device=case.target) / heads)[:, None, None]
 
     def call() -> torch.Tensor:
@@ -130,7 +126,8 @@ def _alibi(case: Case) -> Callable[..., Any]:
 
 def _sinusoidal(case: Case) -> Callable[..., Any]:
     """Angles in float32, whose errors of 2e-4 a 16-bit table cannot show; for float32 in float64."""
-    length, columns, dtype = case.params["seq_len"], case.params["d_model"], _dtype(case)
+    length, columns = case.params["seq_len"], case.params["d_model"]
+    dtype = case.dtype_param("dtype")
     wide = torch.float64 if dtype is torch.float32 else torch.float32
     exponents = torch.arange(0, columns, 2, dtype=torch.float64, device=case.target) / columns
     frequencies = (10000.0**-exponents).to(wide)

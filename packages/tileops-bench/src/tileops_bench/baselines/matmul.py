@@ -15,10 +15,6 @@ from tileops_bench.baselines.base import CUDA, Baseline, Case, Make, Unsupported
 _BLOCK = 128  # columns that share a factor
 
 
-def _out_dtype(case: Case) -> torch.dtype:
-    return getattr(torch, str(case.params["out_dtype"]).removeprefix("torch."))
-
-
 def _gemm(case: Case) -> Callable[..., Any]:
     trans_a, trans_b = case.params["trans_a"], case.params["trans_b"]
     return lambda a, b: torch.matmul(a.T if trans_a else a, b.T if trans_b else b)
@@ -33,7 +29,7 @@ def _scaled_mm(case: Case) -> Callable[..., Any]:
     is."""
     if case.inputs["scale_a"].numel() != 1:
         raise UnsupportedCase("per-tensor scales only")
-    out_dtype = _out_dtype(case)
+    out_dtype = case.dtype_param("out_dtype")
 
     def scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None) -> torch.Tensor:
         return torch._scaled_mm(
@@ -45,7 +41,7 @@ def _scaled_mm(case: Case) -> Callable[..., Any]:
 
 def _widened_mm(case: Case) -> Callable[..., Any]:
     """Factors multiplied in, then a float32 product: no library on the CPU has blockwise ones."""
-    out_dtype = _out_dtype(case)
+    out_dtype = case.dtype_param("out_dtype")
 
     def widened(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         if scale.shape[1] > 1:
@@ -61,7 +57,7 @@ def _widened_mm(case: Case) -> Callable[..., Any]:
 
 def _widened_bmm(case: Case) -> Callable[..., Any]:
     """A product in the output's dtype, which holds every e4m3 number."""
-    out_dtype = _out_dtype(case)
+    out_dtype = case.dtype_param("out_dtype")
 
     def call(a: Any, b: Any, scale_a: Any, scale_b: Any) -> torch.Tensor:
         b = b.mT if case.op == "BmmFp8NKFwdOp" else b
@@ -74,7 +70,7 @@ def _scaled_mm_of_each(case: Case) -> Callable[..., Any]:
     """`torch._scaled_mm` wants every second operand column-major: `[k, n]` is copied, as its user must."""
     if case.inputs["a"].shape[2] % 16 or any(size % 16 for size in case.inputs["b"].shape[1:]):
         raise UnsupportedCase("columns in multiples of 16 only")
-    out_dtype, lies_along_k = _out_dtype(case), case.op == "BmmFp8NKFwdOp"
+    out_dtype, lies_along_k = case.dtype_param("out_dtype"), case.op == "BmmFp8NKFwdOp"
 
     def call(a: Any, b: Any, scale_a: Any, scale_b: Any) -> torch.Tensor:
         b = b.mT if lies_along_k else b.mT.contiguous().mT
