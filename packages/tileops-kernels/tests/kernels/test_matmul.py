@@ -173,7 +173,9 @@ def test_rows_that_the_copy_engine_cannot_address_are_transposed_by_a_copy() -> 
         (BmmSmallKernel, {"m": 128, "n": 128, "k": 128, "batch": 8}, True),
         (BmmSmallKernel, {"m": 128, "n": 128, "k": 128, "batch": 17}, False),
         (BmmSmallKernel, {"m": 128, "n": 128, "k": 136, "batch": 8}, False),
-        (BmmSmallKernel, {"m": 37, "n": 53, "k": 77, "batch": 3}, False),
+        (BmmSmallKernel, {"m": 37, "n": 53, "k": 77, "batch": 3}, True),
+        (BmmSmallKernel, {"m": 37, "n": 53, "k": 257, "batch": 3}, False),
+        (BmmSmallKernel, {"m": 37, "n": 53, "k": 77, "batch": 30}, False),
     ],
 )
 def test_a_small_product_is_one_short_round(
@@ -191,8 +193,9 @@ def test_a_small_batched_product_is_launched_small(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(BmmSmallKernel, "config_for", classmethod(lambda cls, device, **sizes: None))
     monkeypatch.setattr(BmmSmallKernel, "compiled", classmethod(lambda cls, *args, **static: program))
     monkeypatch.setattr(BmmKernel, "compiled", never)
-    get_op("BmmFwdOp")()(torch.ones(2, 24, 16).half(), torch.ones(2, 16, 40).half())
-    assert [len(call) for call in program.bound_calls] == [3]
+    for k, n in ((16, 40), (77, 53)):
+        get_op("BmmFwdOp")()(torch.ones(2, 24, k).half(), torch.ones(2, k, n).half())
+    assert [len(call) for call in program.bound_calls] == [3, 3]
 
 
 def test_a_small_product_reads_rows_of_any_length_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:

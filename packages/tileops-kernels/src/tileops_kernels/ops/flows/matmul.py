@@ -105,7 +105,7 @@ class Bmm(Flow):
         config = BmmKernel.config_for(a.device, n=n, k=k, dtype=dtype)
         sizes = {"m": m, "n": n, "k": k, "batch": batch}
         if BmmSmallKernel.suits(a.device, dtype=dtype, **sizes):
-            kernel, config = BmmSmallKernel, BmmSmallKernel.config_for(a.device)
+            kernel, config = BmmSmallKernel, BmmSmallKernel.config_for(a.device, **sizes)
         elif BmmHopperKernel.beats(config, a.device, dtype=dtype, trans_b=trans_b, **sizes):
             kernel, config = BmmHopperKernel, BmmHopperKernel.config_for(a.device, trans_b=trans_b, **sizes)
         else:
