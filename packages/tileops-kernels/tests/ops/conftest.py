@@ -16,6 +16,7 @@ from tileops_kernels.ops.base import make_class
 from tileops_kernels.ops.docstrings import docstring_of
 from tileops_kernels.ops.flows.base import Flow, Run
 from tileops_kernels.ops.functional import make_function
+from tileops_kernels.ops.registry import FLOWS
 from tileops_kernels.ops.runtime import OpRuntime
 from tileops_manifest import Binding, Case, Entry, load_manifest
 
@@ -55,8 +56,6 @@ class RecordingFlow(Flow):
 def _probe(entry: Entry) -> SimpleNamespace:
     runtime = OpRuntime(entry)
     flow = RecordingFlow()
-    if not entry.name.startswith("ProbeSpecOnly"):
-        runtime.__dict__["flow"] = flow
     return SimpleNamespace(
         entry=entry,
         runtime=runtime,
@@ -74,9 +73,11 @@ def _probes() -> dict[str, SimpleNamespace]:
 
 
 @pytest.fixture
-def probes(_probes: dict[str, SimpleNamespace]) -> SimpleNamespace:
+def probes(_probes: dict[str, SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The probe ops (`rows`, `inplace`, `table`, `test`, `gemm`, `window`, `spec_only`), unprepared."""
     for probe in _probes.values():
+        if not probe.entry.name.startswith("ProbeSpecOnly"):
+            monkeypatch.setitem(FLOWS._table, probe.entry.name, probe.flow)
         probe.runtime.plans.clear()
         probe.flow.prepared.clear()
         probe.flow.error = None

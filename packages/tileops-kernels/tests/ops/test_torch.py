@@ -14,6 +14,7 @@ from torch.library import opcheck
 
 from tileops_kernels import errors, ops
 from tileops_kernels.ops import CATALOG, get_function, get_op, list_ops
+from tileops_kernels.ops.registry import FLOWS
 
 X, W = torch.ones(2, 8), torch.ones(8)
 IMPLEMENTED = list_ops(implemented=True)
@@ -55,15 +56,15 @@ def test_opcheck_of_the_in_place_form(small_call, name):
 @pytest.mark.parametrize("name", IMPLEMENTED)
 def test_compiles_whole_and_returns_what_the_entry_says(small_call, name, dynamic):
     inputs, params = small_call(name)
-    op, function = get_op(name)(**params), get_function(CATALOG.manifest[name].function_name)
+    op, function = get_op(name), get_function(CATALOG.manifest[name].function_name)
     torch._dynamo.reset()
     compiled = torch.compile(
-        lambda *inputs: (op(*inputs), function(*inputs, **params)),
+        lambda *inputs: (op(**params)(*inputs), function(*inputs, **params)),
         fullgraph=True,
         dynamic=dynamic,
         backend="aot_eager",
     )
-    expected = op.bind(*inputs).outputs.values()
+    expected = op(**params).bind(*inputs).outputs.values()
     for result in compiled(*inputs):
         outputs = result if isinstance(result, tuple) else (result,)
         assert [(tuple(o.shape), str(o.dtype)) for o in outputs] == [
@@ -108,6 +109,15 @@ def test_inductor_with_dynamic_rows_does_not_recompile(probes):
         assert compiled(torch.ones(rows, 8), W).shape == (rows, 8)
     assert compiled(torch.ones(3, 5), torch.ones(5)).shape == (3, 5)
     assert counter.frame_count == compilations
+
+
+def test_the_first_object_of_a_class_may_be_made_in_a_graph(probes, monkeypatch):
+    monkeypatch.delitem(vars(FLOWS), "_table")  # as in a process that made none
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: ops.SoftmaxFwdOp(dim=-1)(x), fullgraph=True, backend="aot_eager")
+    assert compiled(X).shape == X.shape
+    with pytest.raises(Exception, match=r"NotImplementedOpError.*ProbeSpecOnlyFwdOp: the op is spec-only"):
+        torch.compile(lambda: probes.spec_only.op(), fullgraph=True, backend="aot_eager")()
 
 
 def test_bad_call_under_compile_shows_the_typed_error(probes):
@@ -347,9 +357,24 @@ def test_more_elements_than_a_32_bit_index_holds(probes):
 def test_an_op_without_inputs_runs_on_the_default_device():
     params = {"seq_len": 3, "num_heads": 2, "dtype": torch.float32}
     assert get_function("alibi")(**params).device.type == "cpu"
-    with torch.device("meta"), pytest.raises(errors.DeviceError, match="device is 'meta', expected 'cpu' or"):
-        get_function("alibi")(**params)
-    assert get_function("alibi")(**params).device.type == "cpu"
+    compiled = torch.compile(get_function("alibi"), fullgraph=True, backend="aot_eager")
+    torch._dynamo.reset()
+    for call in (get_function("alibi"), lambda **params: ops.AlibiFwdOp(**params)(), compiled):
+        for device in ("meta", "cpu", "meta"):
+            with torch.device(device):
+                table = call(**params)
+            assert (table.device.type, table.shape, table.dtype) == (device, (2, 3, 3), torch.float32)
+    assert torch.ops.tileops.alibi(3, 2, torch.float32, device="meta").device.type == "meta"
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "xpu"])
+def test_a_default_device_that_is_not_there_is_named(monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with (
+        torch.device(device),
+        pytest.raises(errors.DeviceError, match=r"AlibiFwdOp: device is .*expected cpu"),
+    ):
+        get_function("alibi")(seq_len=3, num_heads=2, dtype=torch.float32)
 
 
 def test_an_op_without_inputs_is_seen_by_a_dispatch_mode():

@@ -9,6 +9,7 @@ import torch
 
 from tileops_kernels.ops.commitments import commitments_of
 from tileops_kernels.ops.plan import param_key
+from tileops_kernels.ops.registry import require_flow
 from tileops_kernels.ops.runtime import OpRuntime
 
 if TYPE_CHECKING:
@@ -63,16 +64,17 @@ class Op:
         runtime = self._runtime
         dims = {name: kwargs.pop(name) for name in list(kwargs) if self._is_dim(name)}
         values = runtime.signature.fill_params(args, kwargs)
-        canonical = runtime.canonical_params(values)
+        # Params may be symbolic in a graph, whose call checks them.
+        canonical = runtime.named_params(values) if _is_compiling() else runtime.canonical_params(values)
         self._params = values
-        self._commitments = commitments_of(self.entry, dims, canonical)
+        self._commitments = commitments_of(self.entry, dims, canonical) if dims else ()
         self._key = (
             tuple([param_key(value) for value in values]),
             tuple([(name, param_key(dims[name])) for name in sorted(dims)]),
         )
         self._arity = len(runtime.signature.inputs)
         self._arguments = (args, kwargs | dims)
-        _ = runtime.flow  # a spec-only op is refused here, not at the first call
+        require_flow(self._op_name)  # a spec-only op is refused here, not at the first call
 
     @classmethod
     def _is_dim(cls, name: str) -> bool:

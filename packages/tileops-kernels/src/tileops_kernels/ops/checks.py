@@ -22,7 +22,7 @@ __all__ = [
     "bind",
     "check_memory",
     "check_tensors",
-    "device_of",
+    "default_device",
     "first_tensor",
     "spec_value",
 ]
@@ -51,14 +51,31 @@ def first_tensor(inputs: Iterable[torch.Tensor | None]) -> torch.Tensor:
     return next(tensor for tensor in inputs if tensor is not None)
 
 
-def device_of(inputs: Iterable[torch.Tensor | None]) -> torch.device:
-    """Return the op's device: that of its inputs, or torch's default one where it has none.
+def default_device(op: str, device: torch.device | None = None) -> torch.device:
+    """Return the device of an op without inputs, with its index: `device`, or torch's default one.
 
-    >>> device_of([]), device_of([None, torch.empty(1, device="meta")])
+    Raises:
+        DeviceError: this process has no such device, or no target serves it.
+
+    >>> default_device("AlibiFwdOp"), default_device("AlibiFwdOp", torch.device("meta"))
     (device(type='cpu'), device(type='meta'))
     """
-    found = next((tensor.device for tensor in inputs if tensor is not None), None)
-    return torch.get_default_device() if found is None else found
+    try:
+        device = torch.get_default_device() if device is None else device
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+    except (AssertionError, RuntimeError) as error:  # what torch raises where a device's backend is missing
+        raise _device_error(op, "device", f"one that torch cannot use ({error})") from error
+    if device.type not in SERVED_DEVICES | {"meta"}:
+        raise _device_error(op, "device", device)
+    if device.type == "cuda" and device.index >= torch.cuda.device_count():
+        raise _device_error(op, "device", f"{device} of {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _device_error(op: str, argument: str, got: object) -> DeviceError:
+    expected = " or ".join(sorted(SERVED_DEVICES))
+    return DeviceError(op, argument=argument, got=got, expected=expected, rule="a target serves the device")
 
 
 def check_tensors(entry: Entry, inputs: Sequence[Any]) -> None:
@@ -92,13 +109,7 @@ def check_tensors(entry: Entry, inputs: Sequence[Any]) -> None:
         if anchor is None:
             anchor = (spec.name, tensor.device)
             if tensor.device.type not in SERVED_DEVICES | {"meta"}:
-                raise DeviceError(
-                    entry.name,
-                    argument=f"{spec.name}.device",
-                    got=tensor.device,
-                    expected=" or ".join(sorted(SERVED_DEVICES)),
-                    rule="a target serves the device",
-                )
+                raise _device_error(entry.name, f"{spec.name}.device", tensor.device)
         elif tensor.device != anchor[1]:
             raise DeviceError(
                 entry.name,

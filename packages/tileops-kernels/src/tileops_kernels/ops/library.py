@@ -6,7 +6,6 @@ every call.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +13,6 @@ from torch.autograd import forward_ad
 
 from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.errors import AutogradNotSupportedError
-from tileops_kernels.ops.checks import device_of, first_tensor
 from tileops_kernels.ops.schema import NAMESPACE, schema_of
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
     """
     name = runtime.entry.function_name + ("_" if mutation else "")
     count = len(runtime.signature.inputs)
-    specs = [spec for spec in runtime.entry.outputs.values() if not (mutation and spec.alias)]
 
     # PyTorch leaves out trailing arguments that equal the schema's defaults.
     def split(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -49,25 +46,25 @@ def register(runtime: OpRuntime, mutation: Mutation | None = None) -> Any:
         result = runtime.execute(*split(args))
         return _packed(mutation.drop(result)) if mutation else result
 
-    def fake(*args: Any) -> Any:
-        inputs, params = split(args)
-        outputs = runtime.bind(inputs, [_constant(param) for param in params]).outputs
-        empty = first_tensor(inputs).new_empty if count else partial(torch.empty, device=device_of(inputs))
-        return _packed(
-            [empty(outputs[spec.name].shape, dtype=torch_dtype(outputs[spec.name].dtype)) for spec in specs]
-        )
+    def create(*args: Any, device: torch.device | None = None) -> Any:
+        return runtime.create(split(args)[1], device)
 
-    def autograd(*args: Any) -> Any:
+    def fake(*args: Any, device: torch.device | None = None) -> Any:
+        inputs, params = split(args)
+        outputs = runtime.empty_outputs(inputs, [_constant(param) for param in params], device)
+        return _packed(mutation.drop(outputs) if mutation else outputs)
+
+    def autograd(*args: Any, **named: Any) -> Any:
         _refuse_gradients(runtime, *split(args))
         with torch._C._AutoDispatchBelowAutograd():
-            return overload(*args)
+            return overload(*args, **named)
 
     schema = schema_of(runtime.entry, runtime.signature, in_place=mutation is not None)
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     overload = getattr(getattr(torch.ops, NAMESPACE), name).default
     # Without a tensor no backend can be told from the arguments: the op itself chooses one.
-    for key in ("CPU", "CUDA") if count else ("BackendSelect",):
-        _LIBRARY.impl(name, execute, key)
+    for key, kernel in (("CPU", execute), ("CUDA", execute)) if count else (("BackendSelect", create),):
+        _LIBRARY.impl(name, kernel, key)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
     _LIBRARY.impl(name, autograd, "Autograd")
     return overload

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import ModuleType
 
+from tileops_kernels.errors import NotImplementedOpError
 from tileops_kernels.ops import flows
 from tileops_kernels.ops.flows.base import Flow
 
-__all__ = ["FLOWS", "FlowTable"]
+__all__ = ["FLOWS", "FlowTable", "require_flow"]
 
 # Not flows themselves: the base class, and modules that several flows share (leading underscore).
 _HELPERS = frozenset({"base"})
@@ -57,3 +58,23 @@ class FlowTable(Mapping[str, Flow]):
 
 
 FLOWS = FlowTable()
+
+
+def require_flow(op: str) -> None:
+    """Check that the op is implemented. Loads the flow modules, which Dynamo cannot trace: it runs this.
+
+    Raises:
+        NotImplementedOpError: the op is spec-only.
+    """
+    if op not in FLOWS:
+        raise NotImplementedOpError(
+            op,
+            argument="op",
+            got="spec-only",
+            expected="implemented",
+            message="the op is spec-only: the manifest specifies it, and no kernel implements it",
+        )
+
+
+# What `torch.compiler.assume_constant_result` does; calling that would load Dynamo.
+require_flow._dynamo_marked_constant = True  # type: ignore[attr-defined]

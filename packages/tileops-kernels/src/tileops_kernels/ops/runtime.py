@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tileops_kernels.dtypes import torch_dtype
-from tileops_kernels.errors import LayoutError, NotImplementedOpError
+from tileops_kernels.errors import LayoutError
 from tileops_kernels.kernels.together import compiled_together
 from tileops_kernels.ops import checks, library
 from tileops_kernels.ops.mutation import Mutation
 from tileops_kernels.ops.plan import PlanCache, eager_key, is_intercepted, param_key, tensor_key
-from tileops_kernels.ops.registry import FLOWS
+from tileops_kernels.ops.registry import FLOWS, require_flow
 from tileops_kernels.ops.schema import from_text, is_text, param_schema_type, to_text
 from tileops_kernels.ops.signature import CallSignature
 from tileops_kernels.ops.values import checked_inputs, with_value_checks
@@ -60,16 +60,8 @@ class OpRuntime:
         Raises:
             NotImplementedOpError: the op is spec-only.
         """
-        flow = FLOWS.get(self.entry.name)
-        if flow is None:
-            raise NotImplementedOpError(
-                self.entry.name,
-                argument="op",
-                got="spec-only",
-                expected="implemented",
-                message="the op is spec-only: the manifest specifies it, and no kernel implements it",
-            )
-        return flow
+        require_flow(self.entry.name)
+        return FLOWS[self.entry.name]
 
     @cached_property
     def alignment(self) -> int:
@@ -86,10 +78,7 @@ class OpRuntime:
     ) -> Any:
         """Run the op. `params_key` stands for `params` and `commitments` in the plan key."""
         if not inputs and not is_intercepted():
-            # Not through the dispatcher, inside of which `with torch.device(...)` is not seen.
-            for commitment in commitments:
-                commitment.check(inputs)
-            return self.execute(inputs, params)
+            return self.create(params)
         try:
             key = eager_key(params_key, inputs, self.alignment)
         except RuntimeError:  # a layout without strides: the checks name it
@@ -119,6 +108,9 @@ class OpRuntime:
     def call_overload(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
         """Call the torch operator: the whole path of a traced call."""
         params = self.torch_params(params)
+        if not inputs:
+            # The dispatcher does not see `with torch.device(...)`; Dynamo traces no plainer question.
+            return self.overload(*params, device=torch.empty(0).device)
         if self.mutation is not None and self.mutation.applies(params):
             return self.mutation.restore(self.in_place_overload(*inputs, *params), inputs)
         return self.overload(*inputs, *params)
@@ -126,16 +118,39 @@ class OpRuntime:
     def execute(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
         """Run on real tensors, below the dispatcher: what `torch.ops.tileops.<name>` does on CPU and CUDA."""
         key = tensor_key(tuple([param_key(value) for value in params]), inputs, self.alignment)
-        if not inputs:
-            key = (key, checks.device_of(inputs))
         plan = self.plans.get(key)
         if plan is not None:
             return plan(*inputs)
         return self._first_call(key, inputs, params, ())
 
+    def create(self, params: tuple[Any, ...], device: torch.device | None = None) -> Any:
+        """Run an op without inputs on `device`, or on torch's default one.
+
+        Raises:
+            DeviceError: there is no such device, or no target serves it.
+        """
+        device = checks.default_device(self.entry.name, device)
+        if device.type == "meta":
+            outputs = self.empty_outputs((), params, device)
+            return outputs[0] if len(outputs) == 1 else outputs
+        key = (tuple([param_key(value) for value in params]), device)
+        plan = self.plans.get(key)
+        if plan is not None:
+            return plan()
+        with device:
+            return self._first_call(key, (), params, ())
+
+    def empty_outputs(
+        self, inputs: Sequence[torch.Tensor | None], params: Sequence[Any], device: torch.device | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """Check a call and return its outputs without values, for an op without inputs on `device`."""
+        outputs = self.bind(inputs, params).outputs.values()
+        empty = checks.first_tensor(inputs).new_empty if inputs else partial(torch.empty, device=device)
+        return tuple([empty(meta.shape, dtype=torch_dtype(meta.dtype)) for meta in outputs])
+
     def bind(self, inputs: Sequence[torch.Tensor | None], params: Sequence[Any]) -> Binding:
         """Check a call against the entry; see `checks.bind`."""
-        return checks.bind(self.entry, inputs, self._named(params))
+        return checks.bind(self.entry, inputs, self.named_params(params))
 
     def canonical_params(self, params: Sequence[Any]) -> dict[str, Any]:
         """Check params and return them in the manifest's canonical form.
@@ -143,7 +158,7 @@ class OpRuntime:
         Raises:
             ParamError: see `Entry.canonical_params`.
         """
-        return self.entry.canonical_params(self._named(params))
+        return self.entry.canonical_params(self.named_params(params))
 
     def torch_params(self, params: Sequence[Any]) -> tuple[Any, ...]:
         """Return params as the dispatcher wants them: a dtype given by its name becomes the dtype, one int
@@ -172,7 +187,8 @@ class OpRuntime:
             values[i] = from_text(values[i])
         return tuple(values)
 
-    def _named(self, params: Sequence[Any]) -> dict[str, Any]:
+    def named_params(self, params: Sequence[Any]) -> dict[str, Any]:
+        """Return params by name, unchecked, as the manifest spells them."""
         return {
             name: checks.spec_value(value) for name, value in zip(self.signature.params, params, strict=True)
         }

@@ -144,9 +144,10 @@ def schema_of(entry: Entry, signature: CallSignature, *, in_place: bool = False)
     """Return the `torch.library` schema of an entry: inputs, then params, all of them positional.
 
     A default is written where the schema language has a literal for it and for all that follow; the Python
-    form carries every default in any case. With `in_place`, the inputs that the entry declares mutated are
-    written, so functionalisation sees it, and the outputs that are those inputs are not returned: a torch
-    operator may not return its own argument.
+    form carries every default in any case. An op without inputs is told its device, as torch's own makers of
+    tensors are. With `in_place`, the inputs that the entry declares mutated are written, so functionalisation
+    sees it, and the outputs that are those inputs are not returned: a torch operator may not return its own
+    argument.
 
     Raises:
         ConfigError: a param has a type that torch schemas cannot say.
@@ -168,6 +169,8 @@ def schema_of(entry: Entry, signature: CallSignature, *, in_place: bool = False)
         f"{text}={default}" if default is not None and i > last_without else text
         for i, (text, default) in enumerate(arguments)
     ]
+    if not signature.inputs:
+        written += ["*", "Device? device=None"]
     count = sum(1 for spec in entry.outputs.values() if not (in_place and spec.alias))
     returns = "Tensor" if count == 1 else "(" + ", ".join(["Tensor"] * count) + ")"
     return f"{entry.function_name}{'_' if in_place else ''}({', '.join(written)}) -> {returns}"

@@ -42,9 +42,10 @@ class Flow(ABC):
         kernel, config, compiled program, output sizes, whether an input must be copied.
 
         `inputs` are dense strided tensors on one device that is served by a target, in the entry's order,
-        None where an optional one is absent; `binding` has every dim, pack, dtype and canonical param. Read
-        their metadata, and their addresses modulo `ALIGNMENT` only; never their values. Keep no reference to
-        them: they are one call's inputs, the closure serves many.
+        None where an optional one is absent; where an op has none, its device is torch's default one.
+        `binding` has every dim, pack, dtype and canonical param. Read the inputs' metadata, and their
+        addresses modulo `ALIGNMENT` only; never their values. Keep no reference to them: they are one call's
+        inputs, the closure serves many.
 
         `program.bound(...)` gives a launcher with the sizes fixed, which takes tensors without views of them.
         Compiled programs run on their tensors' device, whatever the current one is.

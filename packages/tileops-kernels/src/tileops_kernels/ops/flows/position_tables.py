@@ -11,7 +11,6 @@ import torch
 from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.position_tables import AlibiKernel, SinusoidalKernel
-from tileops_kernels.ops.checks import device_of
 from tileops_kernels.ops.flows._launch import Part, bind
 from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows._rows import row_pieces
@@ -55,7 +54,7 @@ class PositionTable(Flow):
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         (output,) = binding.outputs.values()
-        device, dtype, shape = device_of(inputs), torch_dtype(output.dtype), tuple(output.shape)
+        device, dtype, shape = torch.get_default_device(), torch_dtype(output.dtype), tuple(output.shape)
         vec = vector_width([torch.empty(0, dtype=dtype, device=device)], shape[-1])
         config = self._kernel.config_for(device, vectors=shape[-1] // vec)
         program = self._kernel.compiled(device, config, dtype=output.dtype, vec=vec)
