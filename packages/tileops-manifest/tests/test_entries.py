@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 from importlib.resources import files
@@ -203,6 +204,39 @@ def test_a_rule_guards_the_lets_that_need_it():
     dims = {"N": 1, "C": 1, "L_in": 8}
     with pytest.raises(RuleError, match="stride must be positive"):
         pool.bind_dims(dims, {"kernel_size": 2, "stride": 0}, "float16")
+
+
+MEANINGLESS = [
+    ("RMSNormFwdOp", {"eps": -1e-6}),
+    ("AdaLayerNormZeroFwdOp", {"eps": math.nan}),
+    ("RopeNeoxFwdOp", {"base": 0.5}),
+    ("RopeNonNeoxFwdOp", {"base": math.inf}),
+    ("RopeLongRopeFwdOp", {"base": math.nan}),
+    ("RopeLlama31FwdOp", {"scale_factor": 0.25}),
+    ("RopeYarnFwdOp", {"scale": math.inf}),
+    ("RopeYarnFwdOp", {"beta_fast": math.inf}),
+    ("RopeYarnFwdOp", {"attn_factor": 1e39}),
+    ("RopeYarnFwdOp", {"attn_factor": math.nan}),
+    ("LeakyReluFwdOp", {"negative_slope": 1e39}),
+    ("GroupedQueryAttentionDecodeWithKVCacheFwdOp", {"softcap": math.inf}),
+]
+
+
+@pytest.mark.parametrize(("op", "params"), MEANINGLESS, ids=str)
+def test_params_that_mean_nothing_are_refused_by_name(op, params):
+    entry = MANIFEST[op]
+    call = entry.bind_row(entry.row("ragged"), "float32")
+    ((name, value),) = params.items()
+    with pytest.raises(RuleError, match=rf"^{op}: .*{name} must .* does not hold with .*{name} = {value}"):
+        entry.bind(call.inputs, {**call.params, **params})
+
+
+@pytest.mark.parametrize("group_size", [0, -128])
+def test_a_rule_on_params_guards_the_shapes_that_need_it(group_size):
+    gemm = MANIFEST["GemmW4A16FwdOp"]
+    call = gemm.bind_row(gemm.workloads[0], "float16")
+    with pytest.raises(RuleError, match=rf"group_size must be positive: .* with group_size = {group_size}"):
+        gemm.bind(call.inputs, {**call.params, "group_size": group_size})
 
 
 def test_a_page_dtype_that_is_not_the_cache_dtype_is_refused():

@@ -69,6 +69,11 @@ def test_powers_of_two_have_one_bit(n):
     assert fn.is_power_of_two(n) == (n.bit_count() == 1)
 
 
+@given(st.floats() | st.integers())
+def test_finite_numbers_differ_from_themselves_by_zero(value):
+    assert fn.is_finite(value) == (value - value == 0)
+
+
 @given(st.integers(-50, 50), st.integers(1, 9))
 def test_ceil_div_rounds_up(a, b):
     assert (fn.ceil_div(a, b) - 1) * b < a <= fn.ceil_div(a, b) * b

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -275,6 +275,8 @@ class Entry:
         self, metas: dict[str, TensorMeta | None], params: dict[str, Any], values: dict[str, Any]
     ) -> Binding:
         env: dict[str, Any] = {**params, **metas}
+        of_params, *rules_after = self._rules
+        self._check_rules(of_params, env)
         unifier = Unifier(self.name, self.dims, env)
         for name, spec in self.params.items():
             if spec.binds in self.dtypes and params[name] is not None:
@@ -294,21 +296,32 @@ class Entry:
         for name, spec in self.params.items():
             if spec.binds is not None and params[name] is None:
                 params[name] = env[name] = env[spec.binds]
-        outputs = self._finish(env)
+        outputs = self._finish(env, rules_after)
         return Binding(self, dims, packs, dtypes, params, metas, outputs, values, env)
 
     @cached_property
-    def _rules_after(self) -> tuple[tuple[RuleSpec, ...], ...]:
-        """Rules by the number of lets that must have values first: a rule guards the lets after those."""
-        place = {name: number for number, name in enumerate(self.lets, start=1)}
-        needed = [max((place.get(name, 0) for name in rule.expr.names), default=0) for rule in self.rules]
+    def _rules(self) -> tuple[tuple[RuleSpec, ...], ...]:
+        """Rules on params alone, which guard the shapes, then the others by the number of lets that must have
+        values first: a rule guards the lets after those.
+        """
+        known = {name for name, spec in self.params.items() if spec.binds is None}
+        place = {name: number for number, name in enumerate(self.lets, start=2)}
+
+        def stage(rule: RuleSpec) -> int:
+            if rule.expr.names <= known and not rule.expr.tensors:
+                return 0
+            return max((place.get(name, 1) for name in rule.expr.names), default=1)
+
+        stages = [stage(rule) for rule in self.rules]
         return tuple(
-            tuple(rule for rule, after in zip(self.rules, needed, strict=True) if after == count)
-            for count in range(len(self.lets) + 1)
+            tuple(rule for rule, at in zip(self.rules, stages, strict=True) if at == count)
+            for count in range(len(self.lets) + 2)
         )
 
-    def _finish(self, env: dict[str, Any]) -> dict[str, TensorMeta]:
-        unguarded, *guarded = self._rules_after
+    def _finish(
+        self, env: dict[str, Any], rules_after: Sequence[tuple[RuleSpec, ...]]
+    ) -> dict[str, TensorMeta]:
+        unguarded, *guarded = rules_after
         self._check_rules(unguarded, env)
         for (name, expression), rules in zip(self.lets.items(), guarded, strict=True):
             try:

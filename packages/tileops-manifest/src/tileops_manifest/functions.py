@@ -5,6 +5,7 @@ Dims may be opaque integers (``torch.SymInt``): only arithmetic and comparison a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -208,6 +209,11 @@ def is_str(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def is_finite(value: Any) -> bool:
+    """True for a number that is neither infinite nor NaN."""
+    return math.isfinite(value)
+
+
 def triangle(n: Any) -> Any:
     """1 + 2 + ... + n, and 0 for n <= 0."""
     n = max(n, 0)
@@ -339,6 +345,7 @@ FUNCTIONS: dict[str, Function] = {
     "is_int": Function(is_int, 1, 1),
     "is_tuple": Function(is_tuple, 1, 1),
     "is_str": Function(is_str, 1, 1),
+    "is_finite": Function(is_finite, 1, 1),
     "is_integral": Function(dtypes.is_integral, 1, 1),
     "is_floating": Function(dtypes.is_floating, 1, 1),
     "is_complex": Function(dtypes.is_complex, 1, 1),
