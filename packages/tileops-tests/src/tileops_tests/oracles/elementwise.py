@@ -122,10 +122,11 @@ def _bitwise_not(x: Tensor) -> Tensor:
 
 def _clamp(call: Call) -> Tensor:
     x, low, high = call["input"], call.param("min"), call.param("max")
+    # A bound that is NaN is kept by nothing, an element that is NaN stays.
     if low is not None:
-        x = torch.where(x < low, torch.full_like(x, low), x)
+        x = torch.where((x >= low) | (x != x), x, low)
     if high is not None:
-        x = torch.where(x > high, torch.full_like(x, high), x)
+        x = torch.where((x <= high) | (x != x), x, high)
     return x
 
 

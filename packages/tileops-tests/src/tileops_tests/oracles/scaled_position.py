@@ -9,8 +9,7 @@ theta_i = base^(-2 i / D), which turns L theta_i / (2 pi) times within an origin
 * YaRN (arXiv:2309.00071 and its code): with c(b) the pair index, a real number, that turns b times,
   theta_i up to the pair floor(c(beta_fast)), theta_i / scale from ceil(c(beta_slow)) on, between them
   their mean, weighted linearly by the index; the first end is at least 0, the second at most D - 1, and
-  they are 0.001 apart when equal. Rotated pairs are stretched by attn_factor * (0.1 ln scale + 1), by
-  attn_factor alone for scale <= 1.
+  they are 0.001 apart when equal. Rotated pairs are stretched by attn_factor * (0.1 ln scale + 1).
 * LongRoPE (arXiv:2402.13753, `longrope` of the models' configurations): theta_i / rescale_factors[i]; pairs
   are stretched by sqrt(1 + ln s / ln L) with s = max_position_embeddings / L, when s > 1.
 
@@ -75,19 +74,19 @@ def _llama31_as_models_do(call: Call) -> Rotation:
 
 def _pair_that_turns(call: Call, times: float) -> float:
     """Index, a real number, of the pair whose frequency turns so many times within the original context."""
-    context, width = call.param("original_max_position"), call["x"].shape[-1]
-    return width * math.log(context / (times * 2 * math.pi)) / (2 * math.log(call.param("base")))
+    wavelength, width = call.param("original_max_position") / (times * 2 * math.pi), call["x"].shape[-1]
+    exponent = math.log(wavelength) if wavelength else -math.inf  # more turns than any pair makes
+    return width * exponent / (2 * math.log(call.param("base")))
 
 
 def _yarn_stretch(call: Call) -> float:
-    scale, factor = call.param("scale"), call.param("attn_factor")
-    return factor * (0.1 * math.log(scale) + 1.0) if scale > 1 else factor
+    return call.param("attn_factor") * (0.1 * math.log(call.param("scale")) + 1.0)
 
 
 def _yarn(call: Call) -> Rotation:
     width = call["x"].shape[-1]
-    first = max(math.floor(_pair_that_turns(call, call.param("beta_fast"))), 0)
-    last = min(math.ceil(_pair_that_turns(call, call.param("beta_slow"))), width - 1)
+    first = math.floor(max(_pair_that_turns(call, call.param("beta_fast")), 0))
+    last = math.ceil(min(_pair_that_turns(call, call.param("beta_slow")), width - 1))
     span = last - first if last != first else 0.001
 
     def changed(i: int, theta: float) -> float:
