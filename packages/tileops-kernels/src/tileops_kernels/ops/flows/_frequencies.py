@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil, floor, log, pi, sqrt
+from math import ceil, floor, inf, log, pi, sqrt
 from typing import Any
 
 __all__ = ["LLAMA31", "LONGROPE", "YARN", "Rule"]
@@ -59,10 +59,12 @@ def _yarn(params: Params, head_dim: int) -> list[float]:
 
     def pair_turning(times: float) -> float:
         wavelength = params["original_max_position"] / (2 * pi * times)
-        return head_dim * log(wavelength) / (2 * log(params["base"]))
+        exponent = log(wavelength) if wavelength else -inf
+        return head_dim * exponent / (2 * log(params["base"]))
 
-    first = max(floor(pair_turning(params["beta_fast"])), 0)
-    last = min(ceil(pair_turning(params["beta_slow"])), head_dim - 1)
+    # Bounded before they are rounded: a pair may be infinitely far.
+    first = floor(max(pair_turning(params["beta_fast"]), 0))
+    last = ceil(min(pair_turning(params["beta_slow"]), head_dim - 1))
     # The code of the paper: a ramp between equal ends is this steep.
     end = first + 0.001 if first == last else last
 
@@ -74,8 +76,7 @@ def _yarn(params: Params, head_dim: int) -> list[float]:
 
 
 def _yarn_stretch(params: Params) -> float:
-    growth = 0.1 * log(params["scale"]) + 1 if params["scale"] > 1 else 1.0
-    return growth * params["attn_factor"]
+    return (0.1 * log(params["scale"]) + 1) * params["attn_factor"]
 
 
 def _longrope_stretch(params: Params) -> float:

@@ -22,6 +22,7 @@ from tileops_kernels.kernels.variance import VarianceMergeKernel
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
 from tileops_kernels.ops.flows._layout import run_length, vector_width
 from tileops_kernels.ops.flows._rows import row_pieces
+from tileops_kernels.ops.flows._scalars import as_epsilon
 from tileops_kernels.ops.flows.base import Flow, Run
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class BatchNorm(Flow):
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         x, _, _, weight, _ = inputs
-        eps, momentum = float(binding.params["eps"]), float(binding.params["momentum"])
+        eps, momentum = as_epsilon(binding.params["eps"]), float(binding.params["momentum"])
         if x.numel() == 0:
             return _empty(x)
         if not binding.params["training"]:
@@ -236,7 +237,7 @@ class InstanceNorm(Flow):
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         x, running_mean, _, weight, _ = inputs
         params = binding.params
-        eps = float(params["eps"])
+        eps = as_epsilon(params["eps"])
         if x.numel() == 0:
             return _empty(x)
         if not params["use_input_stats"]:

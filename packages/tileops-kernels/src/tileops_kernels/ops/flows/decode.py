@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["OPS", "Decode"]
 
 _LOG2_E = math.log2(math.e)
+# Bends no score of 16-bit operands; float32 must hold the cap and the quotient of a score and it.
+_WIDEST_CAP = 2.0**64
 _CPU_UNITS = 8  # for a CPU, as if it had so many multiprocessors
 
 
@@ -37,6 +39,7 @@ def _score_scalars(params: Mapping[str, Any], head_dim: int) -> tuple[float, flo
     sm_scale = 1.0 / math.sqrt(head_dim) if sm_scale is None else sm_scale
     if softcap is None:
         return sm_scale * _LOG2_E, 0.0
+    softcap = min(softcap, _WIDEST_CAP)
     return sm_scale / softcap, softcap * _LOG2_E
 
 

@@ -17,6 +17,7 @@ from tileops_kernels.kernels.rms_norm import RMSNormKernel
 from tileops_kernels.ops.flows._launch import Part, bind
 from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows._rows import row_layout, row_pieces
+from tileops_kernels.ops.flows._scalars import as_epsilon
 from tileops_kernels.ops.flows.base import Flow, Run
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class RowNorm(Flow):
         shape, dtype, device = x.shape, x.dtype, x.device
         row_operands, outputs = self._row_operands, self._outputs
         eps = binding.params["eps"]
-        eps = torch.finfo(x.dtype).eps if eps is None else float(eps)
+        eps = as_epsilon(torch.finfo(x.dtype).eps if eps is None else eps)
         if x.numel() == 0:
             return _empty_like(shape, outputs)
 
@@ -113,7 +114,7 @@ class GroupNorm(Flow):
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         x, weight, _ = inputs
         shape, device, dtype = x.shape, x.device, x.dtype
-        groups, eps = binding.params["num_groups"], float(binding.params["eps"])
+        groups, eps = binding.params["num_groups"], as_epsilon(binding.params["eps"])
         if x.numel() == 0:
             return _empty_like(shape, 1)
 
