@@ -227,8 +227,9 @@ def test_params_that_mean_nothing_are_refused_by_name(op, params):
     entry = MANIFEST[op]
     call = entry.bind_row(entry.row("ragged"), "float32")
     ((name, value),) = params.items()
-    with pytest.raises(RuleError, match=rf"^{op}: .*{name} must .* does not hold with .*{name} = {value}"):
+    with pytest.raises(RuleError, match=rf"^{op}: .*{name} must .* does not hold with") as caught:
         entry.bind(call.inputs, {**call.params, **params})
+    assert f"{name} = {value}" in str(caught.value)
 
 
 @pytest.mark.parametrize("group_size", [0, -128])
