@@ -179,6 +179,12 @@ def mean_of(before: Any, values: Any, share: Any) -> Any:
     return tirx.Select(infinite, before + values, before + (values - before) * share)
 
 
+def between(before: Any, values: Any, weight: Any) -> Any:
+    """Return what two groups add to their squared deviations by lying apart, from their means. Weighed before
+    it is squared: a square out of range times a weight of 0 would be no number."""
+    return (values - before) * weight * (values - before)
+
+
 def moments(tile: Tile) -> Accumulator:
     """Sum of squared deviations, and mean.
 
@@ -225,10 +231,9 @@ def moments(tile: Tile) -> Accumulator:
         for i, l, v in T.Parallel(*pair.shape):
             before = T.cast(chunk * (tile.unroll * pair.per_step), "float32")
             share = held(chunk, walk, i, l) / T.max(before + held(chunk, walk, i, l), T.float32(1))
-            # Weighed before it is squared: a square out of range times a weight of 0 would be no number.
-            deviation[i, l, v] += chunk_deviation[i, l, v] + (chunk_mean[i, l, v] - mean[i, l, v]) * (
-                before * share
-            ) * (chunk_mean[i, l, v] - mean[i, l, v])
+            deviation[i, l, v] += chunk_deviation[i, l, v] + between(
+                mean[i, l, v], chunk_mean[i, l, v], before * share
+            )
             mean[i, l, v] = mean_of(mean[i, l, v], chunk_mean[i, l, v], share)
 
     @T.macro

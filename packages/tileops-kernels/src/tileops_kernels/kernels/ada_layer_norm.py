@@ -5,23 +5,16 @@ Source: arXiv:2212.09748.
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import Kernel
-from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
+from tileops_kernels.kernels.rowwise_norm import NormKernel, norm_body
+from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 
-class AdaLayerNormKernel(Kernel):
+class AdaLayerNormKernel(NormKernel):
     """Normalisation of rows to mean 0 and (biased) variance 1, each element then scaled and shifted.
 
     Program arguments: x, scale, shift, (gate,) output, number of rows, row steps of all but the output in
     vectors, eps. Tensors are flat.
     """
-
-    SUPPORTED_DTYPES = DTYPES
-    ALIGNMENT = 16
-    Config = NormConfig
-    CONFIGS = CONFIGS
-    PASS_CONFIGS = PASS_CONFIGS
 
     @staticmethod
     def program(*, vectors, vec, dtype, gated, config):
@@ -42,48 +35,26 @@ class AdaLayerNormKernel(Kernel):
             moved = value * scale + shift
             return moved * gate[0] if gate else moved
 
-        body = norm_body(
+        norm = norm_body(
             statistic="layer", vectors=vectors, vec=vec, dtype=dtype, config=config, apply=modulated
         )
-        nx, n0, n1, n2, ny = (T.dynamic(name) for name in ("nx", "n0", "n1", "n2", "ny"))
+        nx, ny = T.dynamic("nx"), T.dynamic("ny")
+        modulation = ("scale", "shift", "gate") if gated else ("scale", "shift")
+        parameters = {
+            **flat_tensors(dtype, x=nx),
+            **flat_tensors(dtype, **{name: T.dynamic(f"n{k}") for k, name in enumerate(modulation)}),
+            **flat_tensors(dtype, output=ny),
+            "num_rows": T.int32,
+            "x_step": T.int32,
+            **{f"{name}_step": T.int32 for name in modulation},
+            "eps": T.float32,
+        }
 
-        if gated:
+        def body(x, output, num_rows, x_step, eps, **given):
+            operands = [(given[name], given[f"{name}_step"]) for name in modulation]
+            norm(x, None, operands, output, None, None, num_rows, x_step, 0, eps)
 
-            @T.prim_func
-            def ada_layer_norm_zero(
-                x: T.Tensor((nx,), dtype),
-                scale: T.Tensor((n0,), dtype),
-                shift: T.Tensor((n1,), dtype),
-                gate: T.Tensor((n2,), dtype),
-                output: T.Tensor((ny,), dtype),
-                num_rows: T.int32,
-                x_step: T.int32,
-                scale_step: T.int32,
-                shift_step: T.int32,
-                gate_step: T.int32,
-                eps: T.float32,
-            ):
-                operands = [(scale, scale_step), (shift, shift_step), (gate, gate_step)]
-                body(x, None, operands, output, None, None, num_rows, x_step, 0, eps)
-
-            return ada_layer_norm_zero
-
-        @T.prim_func
-        def ada_layer_norm(
-            x: T.Tensor((nx,), dtype),
-            scale: T.Tensor((n0,), dtype),
-            shift: T.Tensor((n1,), dtype),
-            output: T.Tensor((ny,), dtype),
-            num_rows: T.int32,
-            x_step: T.int32,
-            scale_step: T.int32,
-            shift_step: T.int32,
-            eps: T.float32,
-        ):
-            operands = [(scale, scale_step), (shift, shift_step)]
-            body(x, None, operands, output, None, None, num_rows, x_step, 0, eps)
-
-        return ada_layer_norm
+        return prim_func("ada_layer_norm" + "_zero" * gated, parameters, body)
 
     @classmethod
     def samples(cls):

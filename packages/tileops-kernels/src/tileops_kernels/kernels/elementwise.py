@@ -14,6 +14,10 @@ from tvm import tirx
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.elementwise_expressions import EXPRESSIONS, math_for, select
 from tileops_kernels.kernels.rowwise_tile import READ_ONCE_FLAGS
+from tileops_kernels.kernels.signatures import prim_func
+
+# Names of the programs, by inputs.
+ARITY = {1: "unary", 2: "binary", 3: "ternary"}
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32"})
 _ALL = _FLOATS | {"bool", "uint8", "int8", "int16", "int32", "int64"}
@@ -144,40 +148,14 @@ class ElementwiseKernel(Kernel):
                 else:
                     tile(inputs, output, scalars, bx * block, lambda i: i < n)
 
-        if len(dtypes) == 1:
+        inputs = "abc"[: len(dtypes)]
+        parameters = {name: T.Tensor((n,), dtype) for name, dtype in zip(inputs, stored, strict=True)}
+        parameters |= {"y": T.Tensor((n,), out_stored), "p": scalar, "q": scalar}
 
-            @T.prim_func
-            def unary(a: T.Tensor((n,), stored[0]), y: T.Tensor((n,), out_stored), p: scalar, q: scalar):
-                launch([a], y, [p, q])
+        def body(y, p, q, **given):
+            launch(list(given.values()), y, [p, q])
 
-            return unary
-
-        if len(dtypes) == 2:
-
-            @T.prim_func
-            def binary(
-                a: T.Tensor((n,), stored[0]),
-                b: T.Tensor((n,), stored[1]),
-                y: T.Tensor((n,), out_stored),
-                p: scalar,
-                q: scalar,
-            ):
-                launch([a, b], y, [p, q])
-
-            return binary
-
-        @T.prim_func
-        def ternary(
-            a: T.Tensor((n,), stored[0]),
-            b: T.Tensor((n,), stored[1]),
-            c: T.Tensor((n,), stored[2]),
-            y: T.Tensor((n,), out_stored),
-            p: scalar,
-            q: scalar,
-        ):
-            launch([a, b, c], y, [p, q])
-
-        return ternary
+        return prim_func(ARITY[len(dtypes)], parameters, body)
 
     @classmethod
     def samples(cls):

@@ -13,6 +13,7 @@ import tilelang.language as T
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.elementwise import (
+    ARITY,
     ElementwiseConfig,
     ElementwiseKernel,
     evaluation,
@@ -20,6 +21,7 @@ from tileops_kernels.kernels.elementwise import (
     storage_dtype,
 )
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
+from tileops_kernels.kernels.signatures import prim_func
 
 MAX_DIMS = 4
 KINDS = ("vector", "scalar", "strided")
@@ -90,7 +92,7 @@ class StridedElementwiseKernel(Kernel):
         out_stored, p_dtype = storage_dtype(out_dtype), scalar_dtype(dtypes)
         scalar = T.float32 if p_dtype == "float32" else T.int64
         operands = tuple(range(len(dtypes)))
-        n, na, nb, nc = T.dynamic("n"), T.dynamic("na"), T.dynamic("nb"), T.dynamic("nc")
+        n = T.dynamic("n")
 
         @T.macro
         def load(inputs, frags, index, bx, total, sizes, strides):
@@ -128,84 +130,27 @@ class StridedElementwiseKernel(Kernel):
                     if bx * block + u * threads + t < n // vec:
                         output[(bx * block + u * threads + t) * vec + v] = T.cast(result[u, t, v], out_stored)
 
-        if len(dtypes) == 1:
+        inputs = "abc"[: len(dtypes)]
+        lengths = (T.dynamic(f"n{name}") for name in inputs)
+        parameters = {
+            name: T.Tensor((length,), dtype)
+            for name, length, dtype in zip(inputs, lengths, stored, strict=True)
+        }
+        parameters |= {"y": T.Tensor((n,), out_stored), "p": scalar, "q": scalar}
+        sizes = [f"size{dim}" for dim in range(1, MAX_DIMS)]
+        strides = [f"{name}{dim}" for name in inputs for dim in range(MAX_DIMS)]
+        parameters |= dict.fromkeys([*sizes, *strides], T.int32)
 
-            @T.prim_func
-            def unary(
-                a: T.Tensor((na,), stored[0]),
-                y: T.Tensor((n,), out_stored),
-                p: scalar,
-                q: scalar,
-                size1: T.int32,
-                size2: T.int32,
-                size3: T.int32,
-                a0: T.int32,
-                a1: T.int32,
-                a2: T.int32,
-                a3: T.int32,
-            ):
-                launch([a], y, [p, q], [size1, size2, size3], [a0, a1, a2, a3])
-
-            return unary
-
-        if len(dtypes) == 2:
-
-            @T.prim_func
-            def binary(
-                a: T.Tensor((na,), stored[0]),
-                b: T.Tensor((nb,), stored[1]),
-                y: T.Tensor((n,), out_stored),
-                p: scalar,
-                q: scalar,
-                size1: T.int32,
-                size2: T.int32,
-                size3: T.int32,
-                a0: T.int32,
-                a1: T.int32,
-                a2: T.int32,
-                a3: T.int32,
-                b0: T.int32,
-                b1: T.int32,
-                b2: T.int32,
-                b3: T.int32,
-            ):
-                launch([a, b], y, [p, q], [size1, size2, size3], [a0, a1, a2, a3, b0, b1, b2, b3])
-
-            return binary
-
-        @T.prim_func
-        def ternary(
-            a: T.Tensor((na,), stored[0]),
-            b: T.Tensor((nb,), stored[1]),
-            c: T.Tensor((nc,), stored[2]),
-            y: T.Tensor((n,), out_stored),
-            p: scalar,
-            q: scalar,
-            size1: T.int32,
-            size2: T.int32,
-            size3: T.int32,
-            a0: T.int32,
-            a1: T.int32,
-            a2: T.int32,
-            a3: T.int32,
-            b0: T.int32,
-            b1: T.int32,
-            b2: T.int32,
-            b3: T.int32,
-            c0: T.int32,
-            c1: T.int32,
-            c2: T.int32,
-            c3: T.int32,
-        ):
+        def body(y, p, q, **given):
             launch(
-                [a, b, c],
+                [given[name] for name in inputs],
                 y,
                 [p, q],
-                [size1, size2, size3],
-                [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3],
+                [given[name] for name in sizes],
+                [given[name] for name in strides],
             )
 
-        return ternary
+        return prim_func(ARITY[len(dtypes)], parameters, body)
 
     @classmethod
     def samples(cls):

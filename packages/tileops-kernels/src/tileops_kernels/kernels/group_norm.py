@@ -6,23 +6,16 @@ column divided by `spatial`.
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import Kernel
-from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body, scaled_and_shifted
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
+from tileops_kernels.kernels.rowwise_norm import NormKernel, norm_body, scaled_and_shifted
+from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 
-class GroupNormKernel(Kernel):
+class GroupNormKernel(NormKernel):
     """Normalisation of groups of channels.
 
     Program arguments: x, (weight, bias,) output, number of rows (samples times groups), eps. Tensors are flat
     and contiguous.
     """
-
-    SUPPORTED_DTYPES = DTYPES
-    ALIGNMENT = 16
-    Config = NormConfig
-    CONFIGS = CONFIGS
-    PASS_CONFIGS = PASS_CONFIGS
 
     @staticmethod
     def program(*, vectors, vec, dtype, groups, channels, affine, config):
@@ -43,7 +36,7 @@ class GroupNormKernel(Kernel):
             index = (row % groups) * channels + column // spatial
             return scaled_and_shifted(value, row, index, operands) if operands else value
 
-        body = norm_body(
+        norm = norm_body(
             statistic="layer",
             vectors=vectors,
             vec=vec,
@@ -52,29 +45,20 @@ class GroupNormKernel(Kernel):
             apply=per_channel,
         )
         nx = T.dynamic("nx")
+        weights = ("weight", "bias") if affine else ()
+        parameters = {
+            **flat_tensors(dtype, x=nx),
+            **flat_tensors(dtype, **dict.fromkeys(weights, groups * channels)),
+            **flat_tensors(dtype, output=nx),
+            "num_rows": T.int32,
+            "eps": T.float32,
+        }
 
-        if affine:
+        def body(x, output, num_rows, eps, **given):
+            operands = [given[name] for name in weights]
+            norm(x, None, operands, output, None, None, num_rows, vectors, 0, eps)
 
-            @T.prim_func
-            def group_norm_affine(
-                x: T.Tensor((nx,), dtype),
-                weight: T.Tensor((groups * channels,), dtype),
-                bias: T.Tensor((groups * channels,), dtype),
-                output: T.Tensor((nx,), dtype),
-                num_rows: T.int32,
-                eps: T.float32,
-            ):
-                body(x, None, [weight, bias], output, None, None, num_rows, vectors, 0, eps)
-
-            return group_norm_affine
-
-        @T.prim_func
-        def group_norm(
-            x: T.Tensor((nx,), dtype), output: T.Tensor((nx,), dtype), num_rows: T.int32, eps: T.float32
-        ):
-            body(x, None, [], output, None, None, num_rows, vectors, 0, eps)
-
-        return group_norm
+        return prim_func("group_norm" + "_affine" * affine, parameters, body)
 
     @classmethod
     def samples(cls):

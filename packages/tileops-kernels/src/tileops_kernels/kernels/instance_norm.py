@@ -7,23 +7,16 @@ Source: arXiv:1607.08022.
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import Kernel
-from tileops_kernels.kernels.rowwise_norm import CONFIGS, DTYPES, NormConfig, norm_body, scaled_and_shifted
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
+from tileops_kernels.kernels.rowwise_norm import NormKernel, norm_body, scaled_and_shifted
+from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 
-class InstanceNormKernel(Kernel):
+class InstanceNormKernel(NormKernel):
     """Normalisation of channels of instances by their own statistics.
 
     Program arguments: x, (weight, bias,) output, (means, variances,) number of rows (instances times
     channels), eps. Tensors are flat and contiguous; variances are biased.
     """
-
-    SUPPORTED_DTYPES = DTYPES
-    ALIGNMENT = 16
-    Config = NormConfig
-    CONFIGS = CONFIGS
-    PASS_CONFIGS = PASS_CONFIGS
 
     @staticmethod
     def program(*, vectors, vec, dtype, channels, affine, statistics, config):
@@ -44,69 +37,26 @@ class InstanceNormKernel(Kernel):
                 return value
             return scaled_and_shifted(value, row, row % channels, operands)
 
-        body = norm_body(
+        norm = norm_body(
             statistic="layer", vectors=vectors, vec=vec, dtype=dtype, config=config, apply=per_channel
         )
         nx, rows = T.dynamic("nx"), T.dynamic("rows")
+        weights = ("weight", "bias") if affine else ()
+        written = ("means", "variances") if statistics else ()
+        parameters = {
+            **flat_tensors(dtype, x=nx),
+            **flat_tensors(dtype, **dict.fromkeys(weights, channels)),
+            **flat_tensors(dtype, output=nx),
+            **flat_tensors("float32", **dict.fromkeys(written, rows)),
+            "num_rows": T.int32,
+            "eps": T.float32,
+        }
 
-        @T.macro
-        def normalise(x, affine_operands, output, moments, num_rows, eps):
-            body(x, None, affine_operands, output, None, moments, num_rows, vectors, 0, eps)
+        def body(x, output, num_rows, eps, **given):
+            operands, of_rows = [given[name] for name in weights], [given[name] for name in written]
+            norm(x, None, operands, output, None, of_rows or None, num_rows, vectors, 0, eps)
 
-        if affine and statistics:
-
-            @T.prim_func
-            def instance_norm_affine_statistics(
-                x: T.Tensor((nx,), dtype),
-                weight: T.Tensor((channels,), dtype),
-                bias: T.Tensor((channels,), dtype),
-                output: T.Tensor((nx,), dtype),
-                means: T.Tensor((rows,), "float32"),
-                variances: T.Tensor((rows,), "float32"),
-                num_rows: T.int32,
-                eps: T.float32,
-            ):
-                normalise(x, [weight, bias], output, [means, variances], num_rows, eps)
-
-            return instance_norm_affine_statistics
-
-        if affine:
-
-            @T.prim_func
-            def instance_norm_affine(
-                x: T.Tensor((nx,), dtype),
-                weight: T.Tensor((channels,), dtype),
-                bias: T.Tensor((channels,), dtype),
-                output: T.Tensor((nx,), dtype),
-                num_rows: T.int32,
-                eps: T.float32,
-            ):
-                normalise(x, [weight, bias], output, None, num_rows, eps)
-
-            return instance_norm_affine
-
-        if statistics:
-
-            @T.prim_func
-            def instance_norm_statistics(
-                x: T.Tensor((nx,), dtype),
-                output: T.Tensor((nx,), dtype),
-                means: T.Tensor((rows,), "float32"),
-                variances: T.Tensor((rows,), "float32"),
-                num_rows: T.int32,
-                eps: T.float32,
-            ):
-                normalise(x, [], output, [means, variances], num_rows, eps)
-
-            return instance_norm_statistics
-
-        @T.prim_func
-        def instance_norm(
-            x: T.Tensor((nx,), dtype), output: T.Tensor((nx,), dtype), num_rows: T.int32, eps: T.float32
-        ):
-            normalise(x, [], output, None, num_rows, eps)
-
-        return instance_norm
+        return prim_func("instance_norm" + "_affine" * affine + "_statistics" * statistics, parameters, body)
 
     @classmethod
     def samples(cls):

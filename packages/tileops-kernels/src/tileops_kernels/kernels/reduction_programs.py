@@ -14,6 +14,7 @@ import tilelang.language as T
 from tileops_kernels.kernels.accumulators import Accumulator, constant, walk_along
 from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.rowwise_tile import RowTile
+from tileops_kernels.kernels.signatures import prim_func
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,25 @@ Finish = Callable[[int, list, Any], Any]
 def _written(totals: list, i: Any, k: int, finish: Finish | None, number: Any) -> Any:
     """Return what output `k` gets of the totals at `i`: the finished result, or the k-th state."""
     return totals[k][i] if finish is None else finish(k, [total[i] for total in totals], number)
+
+
+# What the programs take after their tensors, before the number for `finish`.
+_ROW_NUMBERS = ("num_rows", "x_step", "vectors", "parts", "part_vectors")
+_COLUMN_NUMBERS = ("outer", "length", "inner", "outer_step", "row_step", "splits", "split_length")
+
+
+def _program_to(name, nx, x_dtype, ny, outputs: tuple[str, ...], numbers: tuple[str, ...], body: Any) -> Any:
+    """Return the program of one or two outputs whose body is a macro `(x, [outputs], *numbers, number)`."""
+    targets = ("output", "second")[: len(outputs)]
+    parameters = {"x": T.Tensor((nx,), x_dtype)}
+    for target, dtype in zip(targets, outputs, strict=True):
+        parameters[target] = T.Tensor((ny,), dtype)
+    parameters |= {**dict.fromkeys(numbers, T.int32), "number": T.float32}
+
+    def run(x, **given):
+        body(x, [given.pop(target) for target in targets], *given.values())
+
+    return prim_func(name + "_to_states" * (len(outputs) - 1), parameters, run)
 
 
 def row_program(
@@ -136,38 +156,7 @@ def row_program(
                             else (block * tile.rows + i) * parts + part
                         ] = T.cast(_written(totals, i, k, finish, number), outputs[k])
 
-    if len(outputs) == 1:
-
-        @T.prim_func
-        def reduce_rows(
-            x: T.Tensor((nx,), x_dtype),
-            output: T.Tensor((ny,), outputs[0]),
-            num_rows: T.int32,
-            x_step: T.int32,
-            vectors: T.int32,
-            parts: T.int32,
-            part_vectors: T.int32,
-            number: T.float32,
-        ):
-            body(x, [output], num_rows, x_step, vectors, parts, part_vectors, number)
-
-        return reduce_rows
-
-    @T.prim_func
-    def reduce_rows_to_states(
-        x: T.Tensor((nx,), x_dtype),
-        output: T.Tensor((ny,), outputs[0]),
-        second: T.Tensor((ny,), outputs[1]),
-        num_rows: T.int32,
-        x_step: T.int32,
-        vectors: T.int32,
-        parts: T.int32,
-        part_vectors: T.int32,
-        number: T.float32,
-    ):
-        body(x, [output, second], num_rows, x_step, vectors, parts, part_vectors, number)
-
-    return reduce_rows_to_states
+    return _program_to("reduce_rows", nx, x_dtype, ny, outputs, _ROW_NUMBERS, body)
 
 
 def column_program(
@@ -261,39 +250,4 @@ def column_program(
                     load(x, values, walk, chunk, start, row_step)
                     write_elements(targets[0], values, totals, walk, chunk, start, row_step)
 
-    if len(outputs) == 1:
-
-        @T.prim_func
-        def reduce_columns(
-            x: T.Tensor((nx,), x_dtype),
-            output: T.Tensor((ny,), outputs[0]),
-            outer: T.int32,
-            length: T.int32,
-            inner: T.int32,
-            outer_step: T.int32,
-            row_step: T.int32,
-            splits: T.int32,
-            split_length: T.int32,
-            number: T.float32,
-        ):
-            body(x, [output], outer, length, inner, outer_step, row_step, splits, split_length, number)
-
-        return reduce_columns
-
-    @T.prim_func
-    def reduce_columns_to_states(
-        x: T.Tensor((nx,), x_dtype),
-        output: T.Tensor((ny,), outputs[0]),
-        second: T.Tensor((ny,), outputs[1]),
-        outer: T.int32,
-        length: T.int32,
-        inner: T.int32,
-        outer_step: T.int32,
-        row_step: T.int32,
-        splits: T.int32,
-        split_length: T.int32,
-        number: T.float32,
-    ):
-        body(x, [output, second], outer, length, inner, outer_step, row_step, splits, split_length, number)
-
-    return reduce_columns_to_states
+    return _program_to("reduce_columns", nx, x_dtype, ny, outputs, _COLUMN_NUMBERS, body)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import tilelang.language as T
 
 from tileops_kernels.kernels.accumulators import moments, walk_along
-from tileops_kernels.kernels.base import ConfigTable
-from tileops_kernels.kernels.rowwise_tile import RowTile, row_sum
+from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, RowTile, row_sum
+from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 DTYPES = frozenset({"float16", "bfloat16", "float32"})
 
@@ -71,6 +72,16 @@ def tile_for(vectors: int, vec: int, config: NormConfig) -> tuple[RowTile, int]:
     # Half the registers, so that the next chunk's loads overlap this one's arithmetic.
     unroll = max(1, most // 2)
     return RowTile(config.rows, config.lanes, unroll, vec), -(-steps // unroll)
+
+
+class NormKernel(Kernel):
+    """What the kernels share that normalise rows: dtypes, alignment, block geometry."""
+
+    SUPPORTED_DTYPES = DTYPES
+    ALIGNMENT = 16
+    Config = NormConfig
+    CONFIGS = CONFIGS
+    PASS_CONFIGS = PASS_CONFIGS
 
 
 def scaled(value, row, column, operands):
@@ -236,3 +247,59 @@ def norm_body(
                     write(block, chunk, x_frag, mean, scale, operands, output, residual_out, num_rows)
 
     return body
+
+
+def weighted_norm(name: str, statistic: str, weights: tuple[str, ...], apply: Callable):
+    """Return `(vectors, vec, dtype, residual, config) -> program` of rows that share their weights.
+
+    Program arguments: x, (residual,) the weights, output, (residual_out,) number of rows, row step of x (and
+    of residual) in vectors, eps. Tensors are flat.
+
+    Args:
+        name: of the program; with a residual, "fused_add_" comes before it.
+        statistic: as `norm_body` takes it.
+        weights: names of tensors with one element per column.
+        apply: as `norm_body` takes it; the weights are its operands.
+    """
+
+    def program(vectors, vec, dtype, residual, config):
+        norm = norm_body(
+            statistic=statistic,
+            vectors=vectors,
+            vec=vec,
+            dtype=dtype,
+            config=config,
+            residual=residual,
+            apply=apply,
+        )
+        nx, nr, ny = T.dynamic("nx"), T.dynamic("nr"), T.dynamic("ny")
+        parameters = {
+            **flat_tensors(dtype, x=nx, **({"residual_in": nr} if residual else {})),
+            **flat_tensors(dtype, **dict.fromkeys(weights, vectors * vec)),
+            **flat_tensors(dtype, output=ny, **({"residual_out": ny} if residual else {})),
+            "num_rows": T.int32,
+            "x_step": T.int32,
+            **({"residual_step": T.int32} if residual else {}),
+            "eps": T.float32,
+        }
+
+        def body(
+            x, output, num_rows, x_step, eps, residual_in=None, residual_out=None, residual_step=0, **operands
+        ):
+            operands = list(operands.values())
+            norm(x, residual_in, operands, output, residual_out, None, num_rows, x_step, residual_step, eps)
+
+        return prim_func("fused_add_" * residual + name, parameters, body)
+
+    return program
+
+
+def weighted_samples():
+    """Return aligned, ragged, narrow and chunked rows, with and without a residual."""
+    return (
+        {"vectors": 512, "vec": 8, "dtype": "bfloat16", "residual": False},
+        {"vectors": 4095, "vec": 1, "dtype": "float16", "residual": False},
+        {"vectors": 25, "vec": 4, "dtype": "float32", "residual": False},
+        {"vectors": 16384, "vec": 8, "dtype": "bfloat16", "residual": False},
+        {"vectors": 1024, "vec": 8, "dtype": "bfloat16", "residual": True},
+    )

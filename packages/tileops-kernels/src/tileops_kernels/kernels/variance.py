@@ -7,7 +7,7 @@ suffer from a large mean.
 import tilelang.language as T
 from tvm import tirx
 
-from tileops_kernels.kernels.accumulators import Walk, mean_of, moments, whole_moments
+from tileops_kernels.kernels.accumulators import Walk, between, mean_of, moments, whole_moments
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.column_tile import ColumnTile
 from tileops_kernels.kernels.reduce import COLUMN_CONFIGS, ROW_CONFIGS
@@ -33,6 +33,15 @@ def _moments_program(build, tile_type, dtype, out_dtype, root, mean, vec, config
         (out_dtype,) * (2 if mean else 1),
         lambda k, totals, divisor: totals[1] if k else _result(totals[0], divisor, root),
         **form,
+    )
+
+
+def _samples():
+    finished = {"dtype": "bfloat16", "out_dtype": "bfloat16", "root": False, "mean": False, "vec": 8}
+    return (
+        finished,
+        {**finished, "mean": True},
+        {"dtype": "float32", "out_dtype": "state", "root": True, "mean": False, "vec": 4},
     )
 
 
@@ -69,12 +78,7 @@ class VarianceKernel(Kernel):
     @classmethod
     def samples(cls):
         """Return a finished variance, one with its mean, and a partial standard deviation."""
-        finished = {"dtype": "bfloat16", "out_dtype": "bfloat16", "root": False, "mean": False, "vec": 8}
-        return (
-            finished,
-            {**finished, "mean": True},
-            {"dtype": "float32", "out_dtype": "state", "root": True, "mean": False, "vec": 4},
-        )
+        return _samples()
 
 
 class ColumnVarianceKernel(Kernel):
@@ -97,12 +101,7 @@ class ColumnVarianceKernel(Kernel):
     @classmethod
     def samples(cls):
         """Return a finished variance, one with its mean, and a partial standard deviation."""
-        finished = {"dtype": "bfloat16", "out_dtype": "bfloat16", "root": False, "mean": False, "vec": 8}
-        return (
-            finished,
-            {**finished, "mean": True},
-            {"dtype": "float32", "out_dtype": "state", "root": True, "mean": False, "vec": 4},
-        )
+        return _samples()
 
 
 class VarianceMergeKernel(Kernel):
@@ -170,9 +169,9 @@ class VarianceMergeKernel(Kernel):
                             at = (outer_index * length + tile.step(step, 0, r)) * inner + column + l
                             size = T.cast(T.min(chunk, total - tile.step(step, 0, r) * chunk), "float32")
                             before = T.cast(step, "float32") * T.cast(chunk, "float32")
-                            deviation[r, l, v] += deviations[at] + (means[at] - average[r, l, v]) * (
-                                before * size / (before + size)
-                            ) * (means[at] - average[r, l, v])
+                            deviation[r, l, v] += deviations[at] + between(
+                                average[r, l, v], means[at], before * size / (before + size)
+                            )
                             average[r, l, v] = mean_of(average[r, l, v], means[at], size / (before + size))
                 accumulator.fold(states, totals, _states_walk(tile, length, chunk, total))
 
