@@ -240,6 +240,7 @@ def test_one_rope_program_serves_every_rule_and_every_number_in_it():
     RopeKernel.clear()
     x, divisors = torch.ones(5, 32), torch.ones(16)
     for scale in (2.0, 4.0):
+        get_op("RopeNeoxFwdOp")(base=100.0 * scale)(x)
         get_op("RopeLlama31FwdOp")(scale_factor=scale)(x)
         get_op("RopeYarnFwdOp")(scale=scale, base=500.0)(x)
         get_op("RopeLongRopeFwdOp")(max_position_embeddings=int(4096 * scale))(x)
@@ -259,7 +260,7 @@ def test_a_pair_across_the_bounds_of_two_is_copied(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(RopeKernel, "compiled", classmethod(lambda cls, device, **static: Program()))
     x = torch.ones(65, dtype=torch.float16)[1:].view(2, 32)
     get_op(op)()(x)
-    ((source, _, _),) = launched
+    ((source, *_),) = launched
     assert (source is not x) == copied
     assert source.data_ptr() % 4 == (0 if copied else 2)
 

@@ -14,7 +14,7 @@ ADD = {"expression": "add", "dtypes": ("bfloat16", "bfloat16"), "out_dtype": "bf
 VARIANCE = {"root": False, "mean": False}
 NORM = {"vectors": 500, "vec": 8, "dtype": "bfloat16"}
 SHARE = {"local": 128, "mapped": True, "top_k": 8, "dtype": "bfloat16", "vec": 8}
-ROPE = {"heads": 32, "head_dim": 128, "rotary_dim": 128, "position_dtype": None, "base": 1e4}
+ROPE = {"heads": 32, "head_dim": 128, "rotary_dim": 128, "position_dtype": None}
 ROPE["dtype"] = "float16"
 
 # Kernel, static arguments, tensors read through 16-byte accesses, tensors written through them.
@@ -30,6 +30,7 @@ WIDE = [
     ("VarianceKernel", {**VARIANCE, "dtype": "float32", "out_dtype": "state", "vec": 4}, {"x"}, set()),
     ("RopeKernel", {**ROPE, "interleaved": False, "vec": 8}, {"x"}, {"out"}),
     ("RopeKernel", {**ROPE, "interleaved": True, "vec": 4}, {"x"}, {"out"}),
+    ("RopeKernel", {**ROPE, "heads": 1, "interleaved": False, "vec": 8}, {"x"}, {"out"}),
     ("ScanKernel", {"op": "sum", "dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
     ("ColumnScanKernel", {"op": "sum", "dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
     ("Fp8QuantKernel", {"vectors": 8, "vec": 8, "dtype": "bfloat16"}, {"x"}, set()),
@@ -64,6 +65,12 @@ def test_eight_quantised_elements_are_written_at_once():
 def test_unaligned_rows_are_read_element_by_element():
     source = source_of("RMSNormKernel", {**NORM, "vectors": 4095, "vec": 1, "residual": False})
     assert not wide(source, "x", written=False)
+
+
+def test_angles_of_one_head_are_not_shared():
+    static = {**ROPE, "interleaved": False, "vec": 8}
+    assert "__syncthreads" in source_of("RopeKernel", static)
+    assert "__syncthreads" not in source_of("RopeKernel", {**static, "heads": 1})
 
 
 def test_short_rows_are_reduced_within_a_warp():

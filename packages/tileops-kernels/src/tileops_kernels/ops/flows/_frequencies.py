@@ -1,6 +1,6 @@
-"""Rules by which rotary embeddings change their frequencies for contexts longer than those trained on.
+"""Frequencies of rotary embeddings, and the rules that change them for contexts longer than those trained on.
 
-Every rule starts from the plain frequencies `base^(-2 i / head_dim)`, in radians per position, and works in
+Every rule starts from the plain frequencies `base^(-2 i / rotary_dim)`, in radians per position, and works in
 float64 on the host, once per plan.
 """
 
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from math import ceil, floor, inf, log, pi, sqrt
 from typing import Any
 
-__all__ = ["LLAMA31", "LONGROPE", "YARN", "Rule"]
+import torch
+
+__all__ = ["LLAMA31", "LONGROPE", "PLAIN", "YARN", "Rule"]
 
 Params = Mapping[str, Any]
 
@@ -21,7 +23,7 @@ class Rule:
     """One rule.
 
     Attributes:
-        frequencies: `(params, head_dim)` -> one frequency per pair.
+        frequencies: `(params, rotary_dim)` -> one frequency per pair.
         stretch: `(params)` -> factor of cosines and sines.
     """
 
@@ -29,8 +31,10 @@ class Rule:
     stretch: Callable[[Params], float] = lambda params: 1.0
 
 
-def _plain(params: Params, head_dim: int) -> list[float]:
-    return [float(params["base"]) ** (-2 * i / head_dim) for i in range(head_dim // 2)]
+def _plain(params: Params, rotary_dim: int) -> list[float]:
+    # Not Python's power, which raises where a frequency is out of range.
+    exponents = torch.arange(0, -rotary_dim, -2, dtype=torch.float64) / rotary_dim
+    return torch.pow(float(params["base"]), exponents).tolist()
 
 
 def _ramp(value: float, start: float, end: float) -> float:
@@ -42,7 +46,7 @@ def _ramp(value: float, start: float, end: float) -> float:
     return min(max((value - start) / (end - start), 0.0), 1.0)
 
 
-def _llama31(params: Params, head_dim: int) -> list[float]:
+def _llama31(params: Params, rotary_dim: int) -> list[float]:
     """Frequencies that turn rarely within the original context are divided, those that turn often are
     kept."""
 
@@ -51,20 +55,20 @@ def _llama31(params: Params, head_dim: int) -> list[float]:
         kept = _ramp(turns, params["low_freq_factor"], params["high_freq_factor"])
         return frequency * (kept + (1 - kept) / params["scale_factor"])
 
-    return [changed(frequency) for frequency in _plain(params, head_dim)]
+    return [changed(frequency) for frequency in _plain(params, rotary_dim)]
 
 
-def _yarn(params: Params, head_dim: int) -> list[float]:
+def _yarn(params: Params, rotary_dim: int) -> list[float]:
     """As Llama 3.1, but the mixture is linear in the pair's index."""
 
     def pair_turning(times: float) -> float:
         wavelength = params["original_max_position"] / (2 * pi * times)
         exponent = log(wavelength) if wavelength else -inf
-        return head_dim * exponent / (2 * log(params["base"]))
+        return rotary_dim * exponent / (2 * log(params["base"]))
 
     # Bounded before they are rounded: a pair may be infinitely far.
     first = floor(max(pair_turning(params["beta_fast"]), 0))
-    last = ceil(min(pair_turning(params["beta_slow"]), head_dim - 1))
+    last = ceil(min(pair_turning(params["beta_slow"]), rotary_dim - 1))
     # The code of the paper: a ramp between equal ends is this steep.
     end = first + 0.001 if first == last else last
 
@@ -72,7 +76,7 @@ def _yarn(params: Params, head_dim: int) -> list[float]:
         divided = _ramp(i, first, end)
         return frequency * (1 - divided + divided / params["scale"])
 
-    return [changed(i, frequency) for i, frequency in enumerate(_plain(params, head_dim))]
+    return [changed(i, frequency) for i, frequency in enumerate(_plain(params, rotary_dim))]
 
 
 def _yarn_stretch(params: Params) -> float:
@@ -85,6 +89,7 @@ def _longrope_stretch(params: Params) -> float:
     return sqrt(1 + log(scale) / log(context)) if scale > 1 else 1.0
 
 
+PLAIN = Rule(_plain)
 LLAMA31 = Rule(_llama31)
 YARN = Rule(_yarn, _yarn_stretch)
 # Its divisors are an input: the program divides.

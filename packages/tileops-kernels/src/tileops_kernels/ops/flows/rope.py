@@ -10,8 +10,8 @@ import torch
 
 from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.kernels.rope import RopeKernel, pair_dtype
-from tileops_kernels.ops.flows._dense import dense_copy, reader, same
-from tileops_kernels.ops.flows._frequencies import LLAMA31, LONGROPE, YARN, Rule
+from tileops_kernels.ops.flows._dense import dense_copy, reader
+from tileops_kernels.ops.flows._frequencies import LLAMA31, LONGROPE, PLAIN, YARN, Rule
 from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
@@ -26,17 +26,18 @@ class Rope(Flow):
 
     Args:
         interleaved: pairs are neighbours instead of lying half a head apart.
-        rule: what makes the frequencies, if it is more than their base; a second input divides them.
+        rule: what makes the frequencies.
+        divided: a second input divides the frequencies; otherwise it has the positions.
     """
 
     kernels = (RopeKernel,)
 
-    def __init__(self, *, interleaved: bool, rule: Rule | None = None) -> None:
-        self.interleaved, self.rule = interleaved, rule
+    def __init__(self, *, interleaved: bool, rule: Rule = PLAIN, divided: bool = False) -> None:
+        self.interleaved, self.rule, self.divided = interleaved, rule, divided
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         x, *tables = [tensor for tensor in inputs if tensor is not None]
-        positions, divisors = ([], tables) if self.rule else (tables, [])
+        positions, divisors = ([], tables) if self.divided else (tables, [])
         dtype = binding.inputs["x"].dtype
         require_dtypes(binding.entry.name, RopeKernel, x=dtype)
         if x.numel() == 0:
@@ -56,7 +57,6 @@ class Rope(Flow):
             rotary_dim=rotary_dim,
             interleaved=self.interleaved,
             position_dtype=binding.inputs["position_ids"].dtype if positions else None,
-            base=None if self.rule else float(binding.params["base"]),
             divided=bool(divisors),
             dtype=dtype,
             # What the program reads and writes is aligned: its output is new, its input read or copied so.
@@ -66,40 +66,26 @@ class Rope(Flow):
         split_pair = self.interleaved and x.data_ptr() % (2 * x.element_size())
         read = dense_copy if split_pair else reader(x, RopeKernel)
         example = x.new_empty(shape).view(stored)
-        if positions:
-            read_positions = reader(positions[0], RopeKernel)
-            launch_at = program.bound(example, read_positions(positions[0]), example)
+        quarters = [f * 2 / pi for f in self.rule.frequencies(binding.params, rotary_dim)]
+        frequencies = torch.tensor(quarters, dtype=torch.float64, device=x.device)
+        read_positions = [reader(tensor, RopeKernel) for tensor in positions]
+        read_divisors = [reader(tensor, RopeKernel) for tensor in divisors]
+        numbers = (*(() if positions else (seq,)), self.rule.stretch(binding.params))
 
-            def run_at(x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-                out = x.new_empty(x.shape)
-                launch_at(read(x), read_positions(position_ids), out)
-                return out
+        def arguments(tables: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            """Return what lies between x and the output."""
+            return [
+                *(read(table) for read, table in zip(read_positions, tables, strict=False)),
+                frequencies,
+                *(read(table) for read, table in zip(read_divisors, tables, strict=False)),
+            ]
 
-            return run_at
-
+        launch = program.bound(example, *arguments(tables), example, *numbers)
         full_shape = x.shape
-        if self.rule:
-            quarters = [f * 2 / pi for f in self.rule.frequencies(binding.params, head_dim)]
-            frequencies = torch.tensor(quarters, dtype=torch.float64, device=x.device)
-            read_divisors = reader(divisors[0], RopeKernel) if divisors else same
-            numbers = (seq, self.rule.stretch(binding.params))
-            launch_by_table = program.bound(
-                example, frequencies, *map(read_divisors, divisors), example, *numbers
-            )
 
-            def run_by_table(x: torch.Tensor, *divisors: torch.Tensor | None) -> torch.Tensor:
-                out = x.new_empty(full_shape)
-                given = [read_divisors(tensor) for tensor in divisors if tensor is not None]
-                launch_by_table(read(x), frequencies, *given, out, *numbers)
-                return out
-
-            return run_by_table
-
-        launch = program.bound(example, example, seq)
-
-        def run(x: torch.Tensor) -> torch.Tensor:
+        def run(x: torch.Tensor, *tables: torch.Tensor | None) -> torch.Tensor:
             out = x.new_empty(full_shape)
-            launch(read(x), out, seq)
+            launch(read(x), *arguments([t for t in tables if t is not None]), out, *numbers)
             return out
 
         return run
@@ -111,5 +97,5 @@ OPS: dict[str, Flow] = {
     "RopeNeoxPositionIdsFwdOp": Rope(interleaved=False),
     "RopeLlama31FwdOp": Rope(interleaved=False, rule=LLAMA31),
     "RopeYarnFwdOp": Rope(interleaved=False, rule=YARN),
-    "RopeLongRopeFwdOp": Rope(interleaved=False, rule=LONGROPE),
+    "RopeLongRopeFwdOp": Rope(interleaved=False, rule=LONGROPE, divided=True),
 }
