@@ -202,6 +202,44 @@ def test_writing_an_expanded_input_is_refused(probes):
 
 
 @pytest.mark.parametrize(
+    ("shape", "strides", "refused"),
+    [((4, 3), (0, 1), True), ((3, 4), (2, 1), True), ((2, 2), (2, 3), False), ((1, 4), (0, 1), False)],
+    ids=str,
+)
+def test_writing_an_input_that_overlaps_itself_is_refused(probes, shape, strides, refused):
+    x = torch.ones(16).as_strided(shape, strides)
+    if refused:
+        with pytest.raises(
+            errors.LayoutError, match=r"input.stride\(\) is .*expected no two elements in one place"
+        ):
+            probes.inplace.function(x, inplace=True)
+    else:
+        assert probes.inplace.function(x, inplace=True) is x
+    assert probes.inplace.function(x).shape == shape
+
+
+def test_writing_memory_that_another_input_shares_is_refused(probes):
+    states = probes.states.function
+    memory = torch.zeros(64)
+    x = torch.ones(2, 8)
+    states(x, memory[:8], memory[8:16])
+    states(x, *memory[16:32].view(8, 2).unbind(1))  # between each other, not in each other
+    states(memory[32:48].view(2, 8), memory[:8], None)
+    for call, name, other in [
+        ((x, memory[:8], memory[7:15]), "mean", "variance"),
+        ((x, memory[:16:2], memory[4:12]), "mean", "variance"),
+        ((memory[32:48].view(2, 8), memory[:8], memory[40:48]), "variance", "x"),
+        ((memory[:16].view(2, 8), memory[8:16], None), "mean", "x"),
+        ((memory[:16].view(torch.float16)[:16].view(2, 8), memory[4:12], None), "mean", "x"),
+    ]:
+        with pytest.raises(errors.LayoutError, match=f"{name} is memory that {other} shares"):
+            states(*call)
+        with torch.device("cpu"), pytest.raises(errors.LayoutError, match="expected memory of its own"):
+            states(*call)
+    assert states(memory[:0].view(0, 8), memory[:8], None).shape == (0, 8)
+
+
+@pytest.mark.parametrize(
     "lazy", [torch._neg_view(W), torch._efficientzerotensor((8,))], ids=["negated", "zeros"]
 )
 def test_writing_a_lazy_input_is_refused(probes, lazy):

@@ -14,6 +14,7 @@ from tileops_kernels.dtypes import torch_dtype
 from tileops_kernels.errors import LayoutError
 from tileops_kernels.kernels.together import compiled_together
 from tileops_kernels.ops import checks, library
+from tileops_kernels.ops.memory import check_distinct_places, with_memory_checks
 from tileops_kernels.ops.mutation import Mutation
 from tileops_kernels.ops.plan import PlanCache, eager_key, is_intercepted, param_key, tensor_key
 from tileops_kernels.ops.registry import FLOWS, require_flow
@@ -214,13 +215,16 @@ class OpRuntime:
         binding = self.bind(inputs, params)
         for commitment in commitments:
             commitment.check(inputs)
+        writes = self.mutation is not None and self.mutation.applies(params)
+        if writes:
+            self._check_writable(inputs)
         run = compiled_together(lambda: self.flow.prepare(binding, inputs))
         domains = checked_inputs(binding)
         if domains:
             run = with_value_checks(run, self.entry, domains, checks.first_tensor(inputs).device)
-        if self.mutation is not None and self.mutation.applies(params):
-            self._check_writable(inputs)
+        if writes:
             run = _with_version_bumps(run, self.mutation.inputs)
+            run = with_memory_checks(run, self.entry, self.mutation.inputs, inputs)
         return run
 
     def _check_in_place(self, inputs: Sequence[torch.Tensor | None]) -> None:
@@ -239,17 +243,8 @@ class OpRuntime:
 
     def _check_writable(self, inputs: Sequence[torch.Tensor | None]) -> None:
         for i in self.mutation.inputs:
-            tensor = inputs[i]
-            if tensor is not None and any(
-                n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)
-            ):
-                raise LayoutError(
-                    self.entry.name,
-                    argument=f"{self.signature.inputs[i]}.stride()",
-                    got=tensor.stride(),
-                    expected="no two elements in one place",
-                    rule="an input that is written is not an expanded view",
-                )
+            if inputs[i] is not None:
+                check_distinct_places(self.entry.name, self.signature.inputs[i], inputs[i])
 
 
 def _int_list(op: str, declared: str) -> re.Match[str] | None:
