@@ -70,15 +70,12 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     if is_dense(a) and is_dense(b):
         return True
     unit = math.gcd(a.element_size(), b.element_size(), first - other_first)
-    units = [
-        (
-            _places(t.shape, t.stride())[:, None] * t.element_size()
-            + torch.arange(0, t.element_size(), unit)
-            + at
-        )
+    taken, asked = (
+        _places((*t.shape, t.element_size() // unit), (*(s * t.element_size() for s in t.stride()), unit))
+        + at
         for t, (at, _) in zip((a, b), ranges, strict=True)
-    ]
-    return bool(torch.isin(*units).any())
+    )
+    return not set(taken.tolist()).isdisjoint(asked.tolist())
 
 
 def check_distinct_places(op: str, name: str, tensor: torch.Tensor) -> None:
