@@ -22,7 +22,7 @@ from guide import Command, Edit, GuideError, read_guide
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs/adding-an-op.md"
 IN_STAGE = re.compile(r"hatch run matrix\.(?P<stage>\w+):(?P<command>.*)", re.DOTALL)
-TEST_SCRIPT = "pytest packages/tileops-{stage}/tests"
+TEST_SCRIPT = "pytest -p xdist -n auto --maxprocesses 8 --dist worksteal packages/tileops-{stage}/tests"
 
 
 @cache
