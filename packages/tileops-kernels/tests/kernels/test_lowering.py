@@ -70,6 +70,7 @@ def test_every_sample_compiles_without_spills() -> None:
         ("AttentionForwardKernel", {"wgmma", "tma"}),
         ("GemmHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("AttentionHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
+        ("LatentDecodeHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("AttentionKeyGradientKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("AttentionKeyGradientHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("AttentionQueryGradientHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),

@@ -23,7 +23,7 @@ import tilelang.language as T
 
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 
-__all__ = ["AttentionHopperConfig", "AttentionHopperKernel"]
+__all__ = ["AttentionHopperConfig", "AttentionHopperKernel", "fold", "give_back"]
 
 _ACC = "float32"
 _GROUP = 128  # threads of a warp group
@@ -53,6 +53,36 @@ class AttentionHopperConfig:
     blocks: int = 132
     turns: bool = True
     by_head: bool = False
+
+
+@T.macro
+def give_back(tx, barrier, slot):
+    """Let the warp say that it needs a buffer no more."""
+    if tx % 32 == 0:
+        T.barrier_arrive(barrier[slot])
+
+
+@T.macro
+def fold(s_frag, row_max, sums, old_max, shift, rescale, scale):
+    """Turn scores, times `scale` in base 2, into probabilities against the running maximum.
+
+    `rescale` is for the result. `sums` has the 8 columns that recur in the tensor core's tile: a thread adds
+    to its own, and what threads have is added up when the tile is done.
+    """
+    rows, bn = s_frag.shape
+    T.copy(row_max, old_max)
+    T.reduce_max(s_frag, row_max, dim=1, clear=False)
+    for i in T.Parallel(rows):
+        # A row that has seen no key yet has maximum -inf, and -inf - -inf is not 0.
+        shift[i] = T.if_then_else(row_max[i] == -T.infinity(_ACC), 0.0, row_max[i] * scale)
+        rescale[i] = T.exp2(old_max[i] * scale - shift[i])
+    for i, j in T.Parallel(rows, bn):
+        s_frag[i, j] = T.exp2(s_frag[i, j] * scale - shift[i])
+    for i, j in T.Parallel(rows, 8):
+        sums[i, j] *= rescale[i]
+    for c in T.unroll(bn // 8):
+        for i, j in T.Parallel(rows, 8):
+            sums[i, j] += s_frag[i, c * 8 + j]
 
 
 class AttentionHopperKernel(Kernel):
@@ -118,11 +148,6 @@ class AttentionHopperKernel(Kernel):
         scale = math.log2(math.e) / math.sqrt(head_dim)
         neg_inf = -T.infinity(_ACC)
 
-        @T.macro
-        def give_back(tx, barrier, slot):
-            if tx % 32 == 0:
-                T.barrier_arrive(barrier[slot])
-
         def in_round(r, block):
             """A block's place in round r: odd rounds go the other way, so that no block is always first."""
             return T.if_then_else(r % 2 == 1, blocks - 1 - block, block)
@@ -182,27 +207,6 @@ class AttentionHopperKernel(Kernel):
                         s_frag[i, j] = T.if_then_else(col0 + j >= row0 + i - left, s_frag[i, j], neg_inf)
 
         @T.macro
-        def fold(s_frag, row_max, sums, old_max, shift, rescale):
-            """Turn scores into probabilities against the running maximum; `rescale` is for the result.
-
-            `sums` has the 8 columns that recur in the tensor core's tile: a thread adds to its own, and what
-            threads have is added up when the tile is done.
-            """
-            T.copy(row_max, old_max)
-            T.reduce_max(s_frag, row_max, dim=1, clear=False)
-            for i in T.Parallel(_ROWS):
-                # A row that has seen no key yet has maximum -inf, and -inf - -inf is not 0.
-                shift[i] = T.if_then_else(row_max[i] == neg_inf, 0.0, row_max[i] * scale)
-                rescale[i] = T.exp2(old_max[i] * scale - shift[i])
-            for i, j in T.Parallel(_ROWS, bn):
-                s_frag[i, j] = T.exp2(s_frag[i, j] * scale - shift[i])
-            for i, j in T.Parallel(_ROWS, 8):
-                sums[i, j] *= rescale[i]
-            for c in T.unroll(bn // 8):
-                for i, j in T.Parallel(_ROWS, 8):
-                    sums[i, j] += s_frag[i, c * 8 + j]
-
-        @T.macro
         def take_turn(group):
             if config.turns:
                 T.sync_threads(_FIRST_TURN + group, 2 * _GROUP)
@@ -256,7 +260,7 @@ class AttentionHopperKernel(Kernel):
                 T.warpgroup_fence_operand(s_frag, num_regs=score_registers)
                 give_back(tx, k_empty, at % stages)
                 mask(s_frag, row0, (place[4] - 1) * bn, left, right, seq)
-                fold(s_frag, row_max, sums, old_max, shift, rescale)
+                fold(s_frag, row_max, sums, old_max, shift, rescale, scale)
                 T.copy(s_frag, probs)
                 if steps > 1:
                     T.barrier_wait(k_full[(at + 1) % stages], (at + 1) // stages % 2)
@@ -280,7 +284,7 @@ class AttentionHopperKernel(Kernel):
                     give_back(tx, k_empty, (at + 1) % stages)
                     if crosses_an_edge(row0, col0, left, right):
                         mask(s_frag, row0, col0, left, right, seq)
-                    fold(s_frag, row_max, sums, old_max, shift, rescale)
+                    fold(s_frag, row_max, sums, old_max, shift, rescale, scale)
                     # Between here and the wait stands a branch, which the compiler does not move code over:
                     # without it the exponentials above would wait for the values' product too.
                     T.warpgroup_fence_operand(s_frag, num_regs=score_registers)

@@ -21,6 +21,7 @@ __all__ = [
     "SplitDecodeKernel",
     "attend_tile",
     "begin_part",
+    "fold_scores",
     "padded_depth",
     "pick_splits",
     "row_bytes",
@@ -94,7 +95,15 @@ def pick_splits(blocks: int, steps: int, units: int, per_unit: int) -> int:
 
 @T.macro
 def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped, scale, cap, fma):
-    """Fold one tile of keys and values into the running result; tokens from `end` on are masked.
+    """Fold one tile of keys and values into the running result; arguments as those of `fold_scores`."""
+    T.clear(scores[0])
+    tile_product(q_shared, k_shared, scores[0], False, True, T.GemmWarpPolicy.FullCol, fma)
+    fold_scores(v_shared, scores, state, token0, end, capped, scale, cap, fma)
+
+
+@T.macro
+def fold_scores(v_shared, scores, state, token0, end, capped, scale, cap, fma):
+    """Fold the scores of one tile and its values into the running result; tokens from `end` on are masked.
 
     `scores` is (scores, probabilities in shared memory), `state` is (output, maximum, sum, and scratch rows).
     Scores become base-2 exponents: `q k * scale`, or `cap * tanh(q k * scale)` if `capped`.
@@ -103,8 +112,6 @@ def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped
     o_frag, row_max, row_sum, old_max, shift, part_sum = state
     rows, bn = s_frag.shape
     neg_inf = -T.infinity(_ACC)
-    T.clear(s_frag)
-    tile_product(q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullCol, fma)
     for i, j in T.Parallel(rows, bn):
         if capped:
             s_frag[i, j] = cap * T.tanh(s_frag[i, j] * scale)
@@ -192,6 +199,11 @@ class SplitDecodeKernel(Kernel):
             ),
         },
     )
+
+    @staticmethod
+    def tile_rows(group: int) -> int:
+        """Return the rows of a block's tile for `group` query heads to a key head."""
+        return rows_of(group)
 
     @classmethod
     def bulk_copies(cls, config, sizes) -> bool:

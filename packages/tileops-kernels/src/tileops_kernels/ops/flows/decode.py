@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tileops_kernels.errors import NotImplementedOpError
-from tileops_kernels.kernels.base import Kernel
 from tileops_kernels.kernels.decode import DecodeKernel, DecodeMergeKernel
-from tileops_kernels.kernels.decode_base import pick_splits, rows_of
+from tileops_kernels.kernels.decode_base import SplitDecodeKernel, pick_splits
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.ops.flows._dense import bound_over_batch, reader
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
@@ -19,9 +18,11 @@ from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 if TYPE_CHECKING:
     from tileops_manifest import Binding
 
-__all__ = ["OPS", "Decode"]
+__all__ = ["LOG2_E", "OPS", "Decode", "attend_in_parts"]
 
-_LOG2_E = math.log2(math.e)
+LOG2_E = math.log2(math.e)
+"""Factor by which scores in base e become scores in base 2."""
+
 # Bends no score of 16-bit operands; float32 must hold the cap and the quotient of a score and it.
 _WIDEST_CAP = 2.0**64
 _CPU_UNITS = 8  # for a CPU, as if it had so many multiprocessors
@@ -38,9 +39,68 @@ def _score_scalars(params: Mapping[str, Any], head_dim: int) -> tuple[float, flo
     sm_scale, softcap = params["sm_scale"], params["softcap"]
     sm_scale = 1.0 / math.sqrt(head_dim) if sm_scale is None else sm_scale
     if softcap is None:
-        return sm_scale * _LOG2_E, 0.0
+        return sm_scale * LOG2_E, 0.0
     softcap = min(softcap, _WIDEST_CAP)
-    return sm_scale / softcap, softcap * _LOG2_E
+    return sm_scale / softcap, softcap * LOG2_E
+
+
+def attend_in_parts(
+    kernel: type[SplitDecodeKernel],
+    inputs: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    tokens: int,
+    *,
+    shared: tuple[int, ...] = (),
+    **static: Any,
+) -> Run:
+    """Return `run(*inputs)`, which attends to a cache of up to `tokens` tokens, split over as many blocks as
+    keep the device busy, and merges the parts.
+
+    Args:
+        kernel: takes the inputs, the parts and their log-sum-exp, then `scalars`.
+        inputs: the queries [B, H, D], then what else the kernel takes.
+        scalars: numbers that the kernel takes.
+        tokens: of the longest cache.
+        shared: positions of inputs that have no batch axis.
+        **static: of the kernel, except `whole`.
+    """
+    q = inputs[0]
+    batch, heads, head_dim = q.shape
+    config = kernel.config_for(q.device, **static)
+    group = heads // static["kv_heads"]
+    blocks = batch * static["kv_heads"] * -(-group // kernel.tile_rows(group))
+    steps = -(-tokens // config.block_n)
+    splits = pick_splits(blocks, steps, _units(q.device), kernel.BLOCKS_PER_UNIT)
+    program = kernel.compiled(q.device, config, **static, whole=splits == 1)
+    reads = tuple(reader(t, kernel) for t in inputs)
+    example = [read(t) for read, t in zip(reads, inputs, strict=True)]
+    part_shape, part_dtype = (batch, splits, heads, head_dim), q.dtype if splits == 1 else torch.float32
+
+    def parts(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return q.new_empty(part_shape, dtype=part_dtype), q.new_empty(part_shape[:3], dtype=torch.float32)
+
+    part, lse = parts(q)
+    launch = bound_over_batch(program, *example, part, lse, *scalars, shared=shared)
+    if splits == 1:
+
+        def run_whole(*inputs: torch.Tensor) -> torch.Tensor:
+            part, lse = parts(inputs[0])
+            launch(*[read(t) for read, t in zip(reads, inputs, strict=True)], part, lse, *scalars)
+            return part[:, 0]
+
+        return run_whole
+
+    merge = DecodeMergeKernel.compiled(q.device, heads=heads, head_dim=head_dim, dtype=static["dtype"])
+    launch_merge = bound_over_batch(merge, part, lse, q.new_empty(q.shape))
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        part, lse = parts(inputs[0])
+        o = inputs[0].new_empty(inputs[0].shape)
+        launch(*[read(t) for read, t in zip(reads, inputs, strict=True)], part, lse, *scalars)
+        launch_merge(part, lse, o)
+        return o
+
+    return run
 
 
 class Decode(Flow):
@@ -50,7 +110,7 @@ class Decode(Flow):
         kernel: the splitting kernel, `DecodeKernel` or `PagedDecodeKernel`.
     """
 
-    def __init__(self, kernel: type[Kernel]) -> None:
+    def __init__(self, kernel: type[SplitDecodeKernel]) -> None:
         self.kernel = kernel
         self.kernels = (kernel, DecodeMergeKernel)
 
@@ -59,7 +119,7 @@ class Decode(Flow):
         q, k = inputs[0], inputs[1]
         dtype = binding.inputs["q"].dtype
         require_dtypes(op, kernel, q=dtype)
-        batch, heads, head_dim = q.shape
+        heads, head_dim = q.shape[1:]
         kv_heads = k.shape[-2]
         if head_dim > kernel.MAX_HEAD_DIM:
             raise NotImplementedOpError(
@@ -77,44 +137,10 @@ class Decode(Flow):
         )
         if kernel is PagedDecodeKernel:
             static["page_size"] = params["page_size"]
-        config = kernel.config_for(q.device, **static)
-        group = heads // kv_heads
-        blocks = batch * kv_heads * -(-group // rows_of(group))
-        steps = -(-tokens // config.block_n)
-        splits = pick_splits(blocks, steps, _units(q.device), kernel.BLOCKS_PER_UNIT)
-        program = kernel.compiled(q.device, config, **static, whole=splits == 1)
-        scale, cap = _score_scalars(params, head_dim)
-        reads = tuple(reader(t, kernel) for t in inputs)
-        example = [read(t) for read, t in zip(reads, inputs, strict=True)]
+        scalars = _score_scalars(params, head_dim)
         # Pages belong to all requests; the cache of a dense decode has a batch axis.
         pages = (1, 2) if kernel is PagedDecodeKernel else ()
-        part_shape, part_dtype = (batch, splits, heads, head_dim), q.dtype if splits == 1 else torch.float32
-
-        def parts(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return q.new_empty(part_shape, dtype=part_dtype), q.new_empty(part_shape[:3], dtype=torch.float32)
-
-        part, lse = parts(q)
-        launch = bound_over_batch(program, *example, part, lse, scale, cap, shared=pages)
-        if splits == 1:
-
-            def run_whole(*inputs: torch.Tensor) -> torch.Tensor:
-                part, lse = parts(inputs[0])
-                launch(*[read(t) for read, t in zip(reads, inputs, strict=True)], part, lse, scale, cap)
-                return part[:, 0]
-
-            return run_whole
-
-        merge = DecodeMergeKernel.compiled(q.device, heads=heads, head_dim=head_dim, dtype=dtype)
-        launch_merge = bound_over_batch(merge, part, lse, q.new_empty(q.shape))
-
-        def run(*inputs: torch.Tensor) -> torch.Tensor:
-            part, lse = parts(inputs[0])
-            o = inputs[0].new_empty(inputs[0].shape)
-            launch(*[read(t) for read, t in zip(reads, inputs, strict=True)], part, lse, scale, cap)
-            launch_merge(part, lse, o)
-            return o
-
-        return run
+        return attend_in_parts(kernel, inputs, scalars, tokens, shared=pages, **static)
 
 
 OPS: dict[str, Flow] = {
