@@ -17,6 +17,7 @@ from typing import Any
 from tileops_bench.baselines import (
     attention,
     attention_backward,
+    attention_serving,
     elementwise,
     matmul,
     normalization,
@@ -36,6 +37,7 @@ _FAMILIES = (
     matmul,
     attention,
     attention_backward,
+    attention_serving,
     rope,
     routing,
 )

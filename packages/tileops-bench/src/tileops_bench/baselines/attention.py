@@ -52,7 +52,23 @@ def _on_backend(make: Make, backend: SDPBackend) -> Make:
 
         return call
 
+    pinned.__module__ = make.__module__
     return pinned
+
+
+def on_backends(op: str, make: Make, narrow: Make | None = None, local: bool = False) -> tuple[Baseline, ...]:
+    """A baseline of an op for every backend of SDPA.
+
+    Args:
+        make: calls SDPA.
+        narrow: the same for flash, whose values must be as wide as the keys; None where they are.
+        local: whether that is a composition.
+    """
+    makes = {"sdpa-flash": narrow or make}
+    return tuple(
+        Baseline(op, name, _on_backend(makes.get(name, make), backend), targets=targets, local=local)
+        for name, (backend, targets) in _BACKENDS.items()
+    )
 
 
 def _dense(case: Case) -> Callable[..., Any]:
@@ -189,9 +205,7 @@ _SOURCES: dict[str, Make] = {
 EAGER: dict[str, Make] = {}
 LOCAL: dict[str, Make] = {_PAGED: _paged}
 _SDPA = tuple(
-    Baseline(op, name, _on_backend(make, backend), targets=targets, local=op == _PAGED)
-    for op, make in _SOURCES.items()
-    for name, (backend, targets) in _BACKENDS.items()
+    baseline for op, make in _SOURCES.items() for baseline in on_backends(op, make, local=op == _PAGED)
 )
 _FLASHINFER = tuple(
     Baseline(op, "flashinfer", _flashinfer_prefill, "flashinfer-python", "flashinfer", CUDA)
