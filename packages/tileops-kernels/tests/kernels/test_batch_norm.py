@@ -51,7 +51,7 @@ def test_blocks_share_a_large_channel_and_cover_it(log):
         "BatchNormStatisticsKernel",
         "VarianceMergeKernel",
         "RunningStatisticsKernel",
-        "BatchNormInferenceKernel",
+        "BatchNormRowsKernel",
     ]
     channels, _, total, share, parts = log[0].args[3:]
     assert channels == 2
@@ -68,8 +68,22 @@ def test_many_large_channels_are_not_shared(log):
 
 
 def test_inference_takes_one_launch(log):
-    batch_norm(torch.empty(4, 2, 256, 256))
+    batch_norm(torch.empty(4, 2, 256, 256, device="meta"))  # not a CPU's
     assert [launch.kernel for launch in log] == ["BatchNormInferenceKernel"]
+    run, total, _ = log[0].args[6:]
+    assert (run, total) == (256 * 256 // 4, 4 * 2 * 256 * 256 // 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "row", "width"),
+    [((4, 2, 16, 16), "channel", 256), ((4, 2000), "samples", 2000), ((700, 3, 5), "samples", 1035)],
+)
+def test_a_cpu_walks_long_channels_or_whole_samples(log, shape, row, width):
+    x = torch.empty(shape)
+    batch_norm(x)
+    assert [launch.kernel for launch in log] == ["BatchNormRowsKernel"]
+    assert log[0].static["row"] == row
+    assert log[0].args[6:9] == (x.numel(), width, x[0, 0].numel())
 
 
 def test_a_strided_running_statistic_is_written_where_it_lies(monkeypatch):
@@ -106,7 +120,7 @@ def test_instances_enter_the_running_statistics_only_where_there_are_some(log, a
 @pytest.mark.parametrize("affine", [True, False])
 def test_running_statistics_alone_normalise_as_batch_norm_does(log, affine):
     instance_norm(torch.empty(3, 8, 5, 5), running=True, affine=affine, use_input_stats=False)
-    assert [launch.kernel for launch in log] == ["BatchNormInferenceKernel"]
+    assert [launch.kernel for launch in log] == ["BatchNormRowsKernel"]
     assert log[0].static["affine_dtype"] == ("float32" if affine else None)
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tileops_kernels.kernels import get_kernel
-from tileops_kernels.ops import batch_norm
+from tileops_kernels.ops import batch_norm, instance_norm
 from tileops_kernels.targets import compile_program
 
 
@@ -105,3 +105,41 @@ def test_a_shared_channel_is_normalised_as_torch_does(stride):
     found = batch_norm(x, mean, variance, weight, bias, training=True, momentum=0.3)
     torch.testing.assert_close(found.float(), expected, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close([mean, variance], wanted)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("shape", "vec"), [((3, 5, 64), 4), ((7, 3, 33), 1), ((600, 4, 1), 1)], ids=str)
+def test_every_vector_finds_the_statistics_of_its_channel(shape, vec, affine):
+    x, mean, variance, *weights = normal_and_statistics(shape, affine=affine)
+    output = torch.full(shape, torch.nan)
+    kernel = program(
+        "BatchNormInferenceKernel", dtype="float32", affine_dtype="float32" if affine else None, vec=vec
+    )
+    operands = (t.reshape(-1) for t in (x, mean, variance, *weights))
+    kernel(*operands, output.view(-1), shape[2] // vec, x.numel() // vec, 1e-5)
+    torch.testing.assert_close(output, F.batch_norm(x, mean, variance, *weights), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(5, 3), (1, 2500), (900, 7), (3, 5, 7), (300, 3, 31), (2, 3, 32), (2, 3, 37, 41)]
+)
+def test_rows_of_memory_of_any_length_are_normalised(shape, dtype, affine):
+    x, mean, variance, *weights = normal_and_statistics(shape, affine=affine)
+    x = x.to(dtype)
+    expected = F.batch_norm(x.float(), mean, variance, *weights).to(dtype)
+    if affine:
+        result = batch_norm(x, mean, variance, *weights)
+    else:
+        result = instance_norm(
+            x.reshape(*shape, *(1,) * (3 - len(shape))), mean, variance, use_input_stats=False
+        )
+    torch.testing.assert_close(result.view(shape), expected)
+
+
+def normal_and_statistics(shape, *, affine: bool) -> list[torch.Tensor]:
+    """x, mean, variance, and if asked for weight and bias."""
+    generator = torch.Generator().manual_seed(0)
+    x, vectors = torch.randn(shape, generator=generator), torch.rand(4, shape[1], generator=generator) + 0.5
+    return [x, *vectors[: 4 if affine else 2]]

@@ -14,18 +14,21 @@ import tilelang.language as T
 
 from tileops_kernels.kernels.accumulators import moments, walk_along
 from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.channel_pass import ChannelPass
 from tileops_kernels.kernels.channel_tile import channel_tile
 from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
+from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 __all__ = [
     "BatchNormInferenceKernel",
+    "BatchNormKernel",
     "BatchNormStatisticsKernel",
     "BatchNormTrainingKernel",
     "ChannelConfig",
+    "ChannelVectorKernel",
     "RunningStatisticsKernel",
+    "for_any_size",
 ]
-
-_FLOATS = frozenset({"float16", "bfloat16", "float32"})
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,38 @@ class ChannelConfig:
     unroll: int
     least: int = 1
     target_blocks: int = 1
+
+
+def for_any_size(*, cpu: ChannelConfig, cuda: ChannelConfig) -> ConfigTable:
+    """Return the table of one config per device."""
+    return ConfigTable(size=lambda sizes: 0, devices={"cpu": ((None, cpu),), "sm_80": ((None, cuda),)})
+
+
+class BatchNormKernel(Kernel):
+    """What the programs over tensors of (batch, channels, space) have in common."""
+
+    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
+    ALIGNMENT = 16
+    PASS_CONFIGS = PASS_CONFIGS  # what is read here is read again: it may stay in the cache
+    Config = ChannelConfig
+
+    @classmethod
+    def samples(cls):
+        """Return images and ragged ones."""
+        return ({"dtype": "float16", "vec": 8}, {"dtype": "float32", "vec": 1})
+
+
+class ChannelVectorKernel(Kernel):
+    """What the programs over vectors of channels have in common; a thread takes one channel."""
+
+    SUPPORTED_DTYPES = frozenset({"float32"})
+    PASS_CONFIGS = PASS_CONFIGS
+    Config = ChannelConfig
+
+    @classmethod
+    def samples(cls):
+        """Return the one program."""
+        return ({},)
 
 
 def entered(running, new, momentum):
@@ -71,17 +106,13 @@ def _statistics(tile, dtype):
     return accumulator, gather
 
 
-class BatchNormTrainingKernel(Kernel):
+class BatchNormTrainingKernel(BatchNormKernel):
     """Normalisation by the statistics of the batch, which enter the running ones: one block per channel.
 
     Program arguments: x (flat), running_mean, running_var (both are written), weight, bias (per channel),
     output (flat), vectors of a run, vectors of a channel, momentum, eps.
     """
 
-    SUPPORTED_DTYPES = _FLOATS
-    ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = ChannelConfig
     CONFIGS = ConfigTable(
         size=lambda sizes: sizes.get("total", 1 << 30),
         devices={
@@ -150,29 +181,17 @@ class BatchNormTrainingKernel(Kernel):
 
         return batch_norm_training
 
-    @classmethod
-    def samples(cls):
-        """Return images and ragged ones."""
-        return ({"dtype": "float16", "vec": 8}, {"dtype": "float32", "vec": 1})
 
-
-class BatchNormStatisticsKernel(Kernel):
+class BatchNormStatisticsKernel(BatchNormKernel):
     """Squared deviations and means of parts of channels.
 
     Program arguments: x (flat), deviations, means (parts by channels, flat), channels, vectors of a run,
     vectors of a channel, vectors of a part (a multiple of those of a block), number of parts.
     """
 
-    SUPPORTED_DTYPES = _FLOATS
-    ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS  # what is read here is read again: it may stay in the cache
-    Config = ChannelConfig
-    CONFIGS = ConfigTable(
-        size=lambda sizes: 0,
-        devices={
-            "cpu": ((None, ChannelConfig(threads=32, unroll=2, least=1 << 14, target_blocks=16)),),
-            "sm_80": ((None, ChannelConfig(threads=256, unroll=8, least=1 << 14, target_blocks=528)),),
-        },
+    CONFIGS = for_any_size(
+        cpu=ChannelConfig(threads=32, unroll=2, least=1 << 14, target_blocks=16),
+        cuda=ChannelConfig(threads=256, unroll=8, least=1 << 14, target_blocks=528),
     )
 
     @staticmethod
@@ -206,28 +225,17 @@ class BatchNormStatisticsKernel(Kernel):
 
         return batch_norm_statistics
 
-    @classmethod
-    def samples(cls):
-        """Return images and ragged ones."""
-        return ({"dtype": "float16", "vec": 8}, {"dtype": "float32", "vec": 1})
 
-
-class RunningStatisticsKernel(Kernel):
+class RunningStatisticsKernel(ChannelVectorKernel):
     """Enters statistics into running ones: the means over `instances` of means and of unbiased variances.
 
     Program arguments: means, variances (instances by channels, flat; biased), running_mean, running_var (per
     channel, written), instances, what makes a variance unbiased, momentum.
     """
 
-    SUPPORTED_DTYPES = frozenset({"float32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = ChannelConfig
-    CONFIGS = ConfigTable(
-        size=lambda sizes: 0,
-        devices={
-            "cpu": ((None, ChannelConfig(threads=32, unroll=1)),),
-            "sm_80": ((None, ChannelConfig(threads=32, unroll=1)),),
-        },
+    CONFIGS = for_any_size(
+        cpu=ChannelConfig(threads=32, unroll=1),
+        cuda=ChannelConfig(threads=32, unroll=1),
     )
 
     @staticmethod
@@ -271,29 +279,17 @@ class RunningStatisticsKernel(Kernel):
 
         return running_statistics
 
-    @classmethod
-    def samples(cls):
-        """Return the one program."""
-        return ({},)
 
-
-class BatchNormInferenceKernel(Kernel):
+class BatchNormInferenceKernel(BatchNormKernel):
     """`output = (x - mean) / sqrt(variance + eps) * weight + bias` by given statistics of every channel.
 
     Program arguments: x (flat), mean, variance (per channel), (weight, bias,) output (flat), vectors of a
     run, vectors in all, eps.
     """
 
-    SUPPORTED_DTYPES = _FLOATS
-    ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = ChannelConfig
-    CONFIGS = ConfigTable(
-        size=lambda sizes: 0,
-        devices={
-            "cpu": ((None, ChannelConfig(threads=64, unroll=2)),),
-            "sm_80": ((None, ChannelConfig(threads=128, unroll=2)),),
-        },
+    CONFIGS = for_any_size(
+        cpu=ChannelConfig(threads=64, unroll=2),
+        cuda=ChannelConfig(threads=128, unroll=2),
     )
 
     @staticmethod
@@ -306,9 +302,10 @@ class BatchNormInferenceKernel(Kernel):
             vec: elements of a vector.
             config: block geometry.
         """
-        threads, unroll = config.threads, config.unroll
-        shape, steps = (unroll, threads, vec), (unroll, threads)
+        geometry = ChannelPass(config.threads, config.unroll, vec)
+        read, find = geometry.read(), geometry.find()
         nx, channels = T.dynamic("nx"), T.dynamic("channels")
+        affine = () if affine_dtype is None else ("weight", "bias")
 
         def scaled(value, weight, channel):
             return value if weight is None else value * T.cast(weight[channel], "float32")
@@ -317,68 +314,41 @@ class BatchNormInferenceKernel(Kernel):
             return T.float32(0) if bias is None else T.cast(bias[channel], "float32")
 
         @T.macro
-        def body(x, mean, variance, weight, bias, output, run, total, eps):
-            with T.Kernel(T.ceildiv(total, threads * unroll), threads=threads) as block:
-                channel = T.alloc_fragment(steps, "int32")
-                centre = T.alloc_fragment(steps, "float32")
-                scale = T.alloc_fragment(steps, "float32")
-                shift = T.alloc_fragment(steps, "float32")
-                values = T.alloc_fragment(shape, dtype)
-                per_step = T.Fragment(steps, forward_fn=lambda u, t: (t, u))
-                T.annotate_layout(
-                    {
-                        values: T.Fragment(shape, forward_fn=lambda u, t, v: (t, u * vec + v)),
-                        **dict.fromkeys((channel, centre, scale, shift), per_step),
-                    }
-                )
-                for u, t, v in T.Parallel(*shape):
-                    if (block * unroll + u) * threads + t < total:
-                        values[u, t, v] = x[((block * unroll + u) * threads + t) * vec + v]
-                # Divided here: inside a global index it would be done in 64 bits, at every access.
-                for u, t in T.Parallel(*steps):
-                    channel[u, t] = T.truncmod(T.truncdiv((block * unroll + u) * threads + t, run), channels)
-                for u, t in T.Parallel(*steps):
+        def normalise(x, mean, variance, weight, bias, output, run, total, eps):
+            with T.Kernel(
+                T.ceildiv(total, geometry.threads * geometry.unroll), threads=geometry.threads
+            ) as block:
+                channel = T.alloc_fragment(geometry.steps, "int32")
+                centre = T.alloc_fragment(geometry.steps, "float32")
+                scale = T.alloc_fragment(geometry.steps, "float32")
+                shift = T.alloc_fragment(geometry.steps, "float32")
+                values = T.alloc_fragment(geometry.shape, dtype)
+                T.annotate_layout(geometry.layouts((values,), (channel, centre, scale, shift)))
+                read(x, values, block, total)
+                find(channel, block, run, channels)
+                for u, t in T.Parallel(*geometry.steps):
                     centre[u, t] = mean[channel[u, t]]
                     scale[u, t] = scaled(T.rsqrt(variance[channel[u, t]] + eps), weight, channel[u, t])
                     shift[u, t] = shift_of(bias, channel[u, t])
-                for u, t, v in T.Parallel(*shape):
-                    if (block * unroll + u) * threads + t < total:
-                        output[((block * unroll + u) * threads + t) * vec + v] = T.cast(
-                            (T.cast(values[u, t, v], "float32") - centre[u, t]) * scale[u, t] + shift[u, t],
-                            dtype,
-                        )
+                geometry.write(
+                    dtype,
+                    lambda u, t, v: (
+                        (T.cast(values[u, t, v], "float32") - centre[u, t]) * scale[u, t] + shift[u, t]
+                    ),
+                )(output, block, total)
 
-        if affine_dtype is None:
+        def body(x, mean, variance, output, run, total, eps, weight=None, bias=None):
+            normalise(x, mean, variance, weight, bias, output, run, total, eps)
 
-            @T.prim_func
-            def batch_norm_inference(
-                x: T.Tensor((nx,), dtype),
-                mean: T.Tensor((channels,), "float32"),
-                variance: T.Tensor((channels,), "float32"),
-                output: T.Tensor((nx,), dtype),
-                run: T.int32,
-                total: T.int32,
-                eps: T.float32,
-            ):
-                body(x, mean, variance, None, None, output, run, total, eps)
-
-            return batch_norm_inference
-
-        @T.prim_func
-        def batch_norm_inference_affine(
-            x: T.Tensor((nx,), dtype),
-            mean: T.Tensor((channels,), "float32"),
-            variance: T.Tensor((channels,), "float32"),
-            weight: T.Tensor((channels,), affine_dtype),
-            bias: T.Tensor((channels,), affine_dtype),
-            output: T.Tensor((nx,), dtype),
-            run: T.int32,
-            total: T.int32,
-            eps: T.float32,
-        ):
-            body(x, mean, variance, weight, bias, output, run, total, eps)
-
-        return batch_norm_inference_affine
+        parameters = {
+            **flat_tensors(dtype, x=nx),
+            **flat_tensors("float32", mean=channels, variance=channels),
+            **flat_tensors(affine_dtype, **dict.fromkeys(affine, channels)),
+            **flat_tensors(dtype, output=nx),
+            **dict.fromkeys(("run", "total"), T.int32),
+            "eps": T.float32,
+        }
+        return prim_func("batch_norm_inference" + "_affine" * bool(affine), parameters, body)
 
     @classmethod
     def samples(cls):

@@ -6,30 +6,23 @@ fixed order.
 Source: arXiv:1502.03167.
 """
 
-from dataclasses import dataclass
-
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.batch_norm import (
+    BatchNormKernel,
+    ChannelConfig,
+    ChannelVectorKernel,
+    for_any_size,
+)
+from tileops_kernels.kernels.channel_pass import ChannelPass
 from tileops_kernels.kernels.channel_tile import channel_tile
-from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS, row_sum
+from tileops_kernels.kernels.rowwise_tile import row_sum
+from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 __all__ = ["BatchNormBackwardKernel", "BatchNormSumsKernel", "BatchNormSumsMergeKernel"]
 
-_FLOATS = frozenset({"float16", "bfloat16", "float32"})
 
-
-@dataclass(frozen=True)
-class BackwardConfig:
-    """A block holds `unroll` vectors in each of `threads`; a channel is shared until there are
-    `target_blocks` blocks."""
-
-    threads: int
-    unroll: int
-    target_blocks: int = 1
-
-
-class BatchNormSumsKernel(Kernel):
+class BatchNormSumsKernel(BatchNormKernel):
     """Sums over a channel, or a part of one, of grad_out and of grad_out * (x - mean) * rstd.
 
     Program arguments: grad_out, x (flat), mean, rstd (per channel), the two sums (parts x channels, flat),
@@ -37,16 +30,9 @@ class BatchNormSumsKernel(Kernel):
     parts.
     """
 
-    SUPPORTED_DTYPES = _FLOATS
-    ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS  # what is read here is read again: it may stay in the cache
-    Config = BackwardConfig
-    CONFIGS = ConfigTable(
-        size=lambda sizes: 0,
-        devices={
-            "cpu": ((None, BackwardConfig(threads=32, unroll=2, target_blocks=16)),),
-            "sm_80": ((None, BackwardConfig(threads=256, unroll=4, target_blocks=528)),),
-        },
+    CONFIGS = for_any_size(
+        cpu=ChannelConfig(threads=32, unroll=2, target_blocks=16),
+        cuda=ChannelConfig(threads=256, unroll=4, target_blocks=528),
     )
 
     @staticmethod
@@ -116,27 +102,16 @@ class BatchNormSumsKernel(Kernel):
 
         return batch_norm_sums
 
-    @classmethod
-    def samples(cls):
-        """Return images and ragged ones."""
-        return ({"dtype": "float16", "vec": 8}, {"dtype": "float32", "vec": 1})
 
-
-class BatchNormSumsMergeKernel(Kernel):
+class BatchNormSumsMergeKernel(ChannelVectorKernel):
     """Adds up the two sums of the parts of a channel.
 
     Program arguments: sums of the parts (parts x channels, flat), sums (per channel), number of parts.
     """
 
-    SUPPORTED_DTYPES = frozenset({"float32"})
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = BackwardConfig
-    CONFIGS = ConfigTable(
-        size=lambda sizes: 0,
-        devices={
-            "cpu": ((None, BackwardConfig(threads=32, unroll=4)),),
-            "sm_80": ((None, BackwardConfig(threads=32, unroll=16)),),
-        },
+    CONFIGS = for_any_size(
+        cpu=ChannelConfig(threads=32, unroll=4),
+        cuda=ChannelConfig(threads=32, unroll=16),
     )
 
     @staticmethod
@@ -177,98 +152,67 @@ class BatchNormSumsMergeKernel(Kernel):
 
         return batch_norm_sums_merge
 
-    @classmethod
-    def samples(cls):
-        """Return the one program."""
-        return ({},)
 
-
-class BatchNormBackwardKernel(Kernel):
+class BatchNormBackwardKernel(BatchNormKernel):
     """`grad_x = weight * rstd * (grad_out - grad_sum / n - (x - mean) * rstd * product_sum / n)`.
 
     Program arguments: grad_out, x (flat), weight, mean, rstd, the two sums (per channel), grad_x (flat),
     vectors of a run, vectors in all, 1 / n.
     """
 
-    SUPPORTED_DTYPES = _FLOATS
-    ALIGNMENT = 16
-    PASS_CONFIGS = PASS_CONFIGS
-    Config = BackwardConfig
-    CONFIGS = ConfigTable(
-        size=lambda sizes: 0,
-        devices={
-            "cpu": ((None, BackwardConfig(threads=64, unroll=2)),),
-            "sm_80": ((None, BackwardConfig(threads=128, unroll=2)),),
-        },
+    CONFIGS = for_any_size(
+        cpu=ChannelConfig(threads=64, unroll=2),
+        cuda=ChannelConfig(threads=128, unroll=2),
     )
 
     @staticmethod
     def program(*, dtype, vec, config):
         """Return the tile program; arguments as those of `BatchNormSumsKernel.program`."""
-        threads, unroll = config.threads, config.unroll
-        shape, steps = (unroll, threads, vec), (unroll, threads)
+        geometry = ChannelPass(config.threads, config.unroll, vec)
+        read, find = geometry.read(), geometry.find()
         nx, channels = T.dynamic("nx"), T.dynamic("channels")
 
-        @T.prim_func
-        def batch_norm_backward(
-            grad: T.Tensor((nx,), dtype),
-            x: T.Tensor((nx,), dtype),
-            weight: T.Tensor((channels,), "float32"),
-            mean: T.Tensor((channels,), "float32"),
-            rstd: T.Tensor((channels,), "float32"),
-            grad_sum: T.Tensor((channels,), "float32"),
-            product_sum: T.Tensor((channels,), "float32"),
-            grad_x: T.Tensor((nx,), dtype),
-            run: T.int32,
-            total: T.int32,
-            inverse: T.float32,
-        ):
-            with T.Kernel(T.ceildiv(total, threads * unroll), threads=threads) as block:
-                channel = T.alloc_fragment(steps, "int32")
-                centre = T.alloc_fragment(steps, "float32")
-                slope = T.alloc_fragment(steps, "float32")
-                shift = T.alloc_fragment(steps, "float32")
-                scale = T.alloc_fragment(steps, "float32")
-                grads = T.alloc_fragment(shape, dtype)
-                values = T.alloc_fragment(shape, dtype)
-                by_thread = T.Fragment(shape, forward_fn=lambda u, t, v: (t, u * vec + v))
-                per_step = T.Fragment(steps, forward_fn=lambda u, t: (t, u))
-                T.annotate_layout(
-                    {
-                        grads: by_thread,
-                        values: by_thread,
-                        **dict.fromkeys((channel, centre, slope, shift, scale), per_step),
-                    }
-                )
-                for u, t, v in T.Parallel(*shape):
-                    if (block * unroll + u) * threads + t < total:
-                        grads[u, t, v] = grad[((block * unroll + u) * threads + t) * vec + v]
-                for u, t, v in T.Parallel(*shape):
-                    if (block * unroll + u) * threads + t < total:
-                        values[u, t, v] = x[((block * unroll + u) * threads + t) * vec + v]
-                # Divided here: inside a global index it would be done in 64 bits, at every access.
-                for u, t in T.Parallel(*steps):
-                    channel[u, t] = T.truncmod(T.truncdiv((block * unroll + u) * threads + t, run), channels)
-                for u, t in T.Parallel(*steps):
+        @T.macro
+        def body(grad, x, weight, mean, rstd, grad_sum, product_sum, grad_x, run, total, inverse):
+            with T.Kernel(
+                T.ceildiv(total, geometry.threads * geometry.unroll), threads=geometry.threads
+            ) as block:
+                channel = T.alloc_fragment(geometry.steps, "int32")
+                centre = T.alloc_fragment(geometry.steps, "float32")
+                slope = T.alloc_fragment(geometry.steps, "float32")
+                shift = T.alloc_fragment(geometry.steps, "float32")
+                scale = T.alloc_fragment(geometry.steps, "float32")
+                grads = T.alloc_fragment(geometry.shape, dtype)
+                values = T.alloc_fragment(geometry.shape, dtype)
+                T.annotate_layout(geometry.layouts((grads, values), (channel, centre, slope, shift, scale)))
+                read(grad, grads, block, total)
+                read(x, values, block, total)
+                find(channel, block, run, channels)
+                for u, t in T.Parallel(*geometry.steps):
                     centre[u, t] = mean[channel[u, t]]
                     slope[u, t] = rstd[channel[u, t]] * (product_sum[channel[u, t]] * inverse)
                     shift[u, t] = grad_sum[channel[u, t]] * inverse
                     scale[u, t] = weight[channel[u, t]] * rstd[channel[u, t]]
-                for u, t, v in T.Parallel(*shape):
-                    if (block * unroll + u) * threads + t < total:
-                        grad_x[((block * unroll + u) * threads + t) * vec + v] = T.cast(
-                            scale[u, t]
-                            * (
-                                T.cast(grads[u, t, v], "float32")
-                                - shift[u, t]
-                                - (T.cast(values[u, t, v], "float32") - centre[u, t]) * slope[u, t]
-                            ),
-                            dtype,
+                geometry.write(
+                    dtype,
+                    lambda u, t, v: (
+                        scale[u, t]
+                        * (
+                            T.cast(grads[u, t, v], "float32")
+                            - shift[u, t]
+                            - (T.cast(values[u, t, v], "float32") - centre[u, t]) * slope[u, t]
                         )
+                    ),
+                )(grad_x, block, total)
 
-        return batch_norm_backward
-
-    @classmethod
-    def samples(cls):
-        """Return images and ragged ones."""
-        return ({"dtype": "float16", "vec": 8}, {"dtype": "float32", "vec": 1})
+        parameters = {
+            **flat_tensors(dtype, grad=nx, x=nx),
+            **flat_tensors(
+                "float32",
+                **dict.fromkeys(("weight", "mean", "rstd", "grad_sum", "product_sum"), channels),
+            ),
+            **flat_tensors(dtype, grad_x=nx),
+            **dict.fromkeys(("run", "total"), T.int32),
+            "inverse": T.float32,
+        }
+        return prim_func("batch_norm_backward", parameters, body)

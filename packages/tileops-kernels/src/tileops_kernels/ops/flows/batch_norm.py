@@ -17,10 +17,11 @@ from tileops_kernels.kernels.batch_norm import (
     ChannelConfig,
     RunningStatisticsKernel,
 )
+from tileops_kernels.kernels.batch_norm_rows import BatchNormRowsKernel
 from tileops_kernels.kernels.instance_norm import InstanceNormKernel
 from tileops_kernels.kernels.variance import VarianceMergeKernel
 from tileops_kernels.ops.flows._launch import Launch, Part, bind
-from tileops_kernels.ops.flows._layout import run_length, vector_width
+from tileops_kernels.ops.flows._layout import vector_width
 from tileops_kernels.ops.flows._rows import row_pieces
 from tileops_kernels.ops.flows._scalars import as_epsilon
 from tileops_kernels.ops.flows.base import Flow, Run
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["OPS", "BatchNorm", "InstanceNorm"]
 
 _SINGLE = torch.float32
+# A CPU walks channels of so many elements one by one, else rows of whole samples of at least so many.
+_LONG_CHANNEL, _ROW = 32, 1024
 # Vectors of a tensor are numbered with 32 bits.
 _MOST_VECTORS = (1 << 31) - 1
 
@@ -59,16 +62,26 @@ def _writing(
 def _bind_given(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> Launch:
     """Return a launch that normalises by given statistics: `(x, mean, variance, *affine, output)`."""
     channels, space, dtype, device = x.shape[1], prod(x.shape[2:]), x.dtype, x.device
-    # A CPU has no widest access: what belongs to a channel is looked up once per run.
-    vec = run_length([x], space) if device.type == "cpu" else _vector_width(x, space)
     affine = [] if weight is None else [weight.dtype] * 2
-    program = BatchNormInferenceKernel.compiled(
-        device,
-        dtype=dtype_name(dtype),
-        affine_dtype=None if weight is None else dtype_name(weight.dtype),
-        vec=vec,
-    )
+    static = {
+        "dtype": dtype_name(dtype),
+        "affine_dtype": None if weight is None else dtype_name(weight.dtype),
+    }
     sample = channels * space
+    if device.type == "cpu":
+        row = "channel" if space >= _LONG_CHANNEL else "samples"
+        width = space if row == "channel" else sample * -(-_ROW // sample)
+        program = BatchNormRowsKernel.compiled(device, row=row, **static)
+
+        def numbers(count: int) -> tuple[float, ...]:
+            return count * sample, width, space, eps
+    else:
+        vec = _vector_width(x, space)
+        program = BatchNormInferenceKernel.compiled(device, vec=vec, **static)
+
+        def numbers(count: int) -> tuple[float, ...]:
+            return space // vec, count * sample // vec, eps
+
     parts = [
         Part(
             (
@@ -76,7 +89,7 @@ def _bind_given(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> Lau
                 *[(0, channels)] * (2 + len(affine)),
                 (start * sample, count * sample),
             ),
-            (space // vec, count * sample // vec, eps),
+            numbers(count),
         )
         for start, count in row_pieces(x.shape[0], sample)
     ]
@@ -116,6 +129,7 @@ class BatchNorm(Flow):
 
     kernels = (
         BatchNormInferenceKernel,
+        BatchNormRowsKernel,
         BatchNormTrainingKernel,
         BatchNormStatisticsKernel,
         VarianceMergeKernel,
@@ -232,7 +246,7 @@ class BatchNorm(Flow):
 class InstanceNorm(Flow):
     """By the statistics of each instance, or by the running ones."""
 
-    kernels = (InstanceNormKernel, RunningStatisticsKernel, BatchNormInferenceKernel)
+    kernels = (InstanceNormKernel, RunningStatisticsKernel, BatchNormInferenceKernel, BatchNormRowsKernel)
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         x, running_mean, _, weight, _ = inputs
