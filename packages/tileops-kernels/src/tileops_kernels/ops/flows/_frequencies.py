@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from math import ceil, floor, inf, log, pi, sqrt
 from typing import Any
 
-import torch
-
 __all__ = ["LLAMA31", "LONGROPE", "PLAIN", "YARN", "Rule"]
 
 Params = Mapping[str, Any]
@@ -32,9 +30,7 @@ class Rule:
 
 
 def _plain(params: Params, rotary_dim: int) -> list[float]:
-    # Not Python's power, which raises where a frequency is out of range.
-    exponents = torch.arange(0, -rotary_dim, -2, dtype=torch.float64) / rotary_dim
-    return torch.pow(float(params["base"]), exponents).tolist()
+    return [float(params["base"]) ** (-2 * i / rotary_dim) for i in range(rotary_dim // 2)]
 
 
 def _ramp(value: float, start: float, end: float) -> float:
