@@ -67,9 +67,20 @@ def test_broadcasting_materialises_nothing(log):
     features, bias = torch.empty(2, 6, 8, 8), torch.empty(6, 1, 1)
     call("AddFwdOp", features, bias)
     (launch,) = log
-    assert launch.program.static["kinds"] == ("vector", "scalar")
+    assert launch.program.static["kinds"] == ("flat", "scalar")
     assert launch.args[0] is features
     assert launch.args[1] is bias
+
+
+def test_only_what_lies_as_the_output_does_is_read_at_its_index(log):
+    x, wide = torch.empty(4, 8), torch.empty(4, 16)
+    for other, kind in (
+        (wide[:, :8], "vector"),
+        (torch.empty(8), "vector"),
+        (torch.empty(8, 4).t(), "strided"),
+    ):
+        call("AddFwdOp", x, other)
+        assert log[-1].program.static["kinds"] == ("flat", kind)
 
 
 def test_more_dims_than_the_kernel_walks_are_copied(log):

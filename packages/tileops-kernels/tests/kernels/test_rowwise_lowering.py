@@ -20,7 +20,8 @@ ROPE["dtype"] = "float16"
 # Kernel, static arguments, tensors read through 16-byte accesses, tensors written through them.
 WIDE = [
     ("ElementwiseKernel", ADD, {"a", "b"}, {"y"}),
-    ("StridedElementwiseKernel", {**ADD, "kinds": ("vector", "scalar"), "dims": 3}, {"a"}, {"y"}),
+    ("StridedElementwiseKernel", {**ADD, "kinds": ("flat", "scalar"), "dims": 3}, {"a"}, {"y"}),
+    ("StridedElementwiseKernel", {**ADD, "kinds": ("vector", "flat"), "dims": 2}, {"a", "b"}, {"y"}),
     ("GatedKernel", {"activation": "silu", "dtype": "bfloat16", "vec": 8}, {"x"}, {"output"}),
     ("RMSNormKernel", {**NORM, "residual": False}, {"x", "weight"}, {"output"}),
     ("LayerNormKernel", {**NORM, "residual": True}, {"x", "residual_in", "bias"}, {"output", "residual_out"}),
@@ -71,6 +72,45 @@ def test_angles_of_one_head_are_not_shared():
     static = {**ROPE, "interleaved": False, "vec": 8}
     assert "__syncthreads" in source_of("RopeKernel", static)
     assert "__syncthreads" not in source_of("RopeKernel", {**static, "heads": 1})
+
+
+@pytest.mark.parametrize(("op", "combine"), [("amax", "max"), ("amin", "min"), ("inf_norm", "max")])
+@pytest.mark.parametrize("name", ["ReduceKernel", "ColumnReduceKernel"])
+def test_extremes_of_16_bits_are_taken_before_an_element_becomes_a_key(name, op, combine):
+    source = source_of(name, {"op": op, "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 8})
+    assert f"__h{combine}_nan(" in source
+    single = source_of(name, {"op": op, "dtype": "float32", "out_dtype": "float32", "vec": 4})
+    assert f"__h{combine}_nan(" not in single
+
+
+def test_columns_of_one_thread_meet_no_other():
+    static = {"result": "softmax", "dtype": "bfloat16", "out_dtype": "bfloat16", "vec": 1, "whole": True}
+    kernel = get_kernel("ColumnSoftmaxKernel")
+    for rows, shared in ((1, False), (2, True)):
+        program = kernel.program(**static, config=kernel.Config(rows, 64, 4, 1))
+        source = lower(program, ARCH, kernel.PASS_CONFIGS).device
+        assert ("__syncthreads" in source) == shared
+
+
+@pytest.mark.parametrize(
+    ("name", "static", "ahead"),
+    [
+        ("RMSNormKernel", {"vectors": 1024, "vec": 8, "dtype": "bfloat16", "residual": False}, True),
+        ("RMSNormKernel", {"vectors": 1024, "vec": 8, "dtype": "bfloat16", "residual": True}, True),
+        ("LayerNormKernel", {"vectors": 655, "vec": 1, "dtype": "bfloat16", "residual": False}, True),
+        # No registers are left: two operands beside a residual, or a register per element; rows read twice.
+        ("LayerNormKernel", {"vectors": 1024, "vec": 8, "dtype": "bfloat16", "residual": True}, False),
+        ("LayerNormKernel", {"vectors": 32767, "vec": 1, "dtype": "bfloat16", "residual": False}, False),
+        ("RMSNormKernel", {"vectors": 16384, "vec": 8, "dtype": "bfloat16", "residual": False}, False),
+    ],
+)
+def test_weights_are_read_ahead_of_the_statistics_where_registers_are_left(name, static, ahead):
+    body = source_of(name, static)
+    first_exchange, weight = (
+        body.index("AllReduce<"),
+        body.index("(weight + " if static["vec"] > 1 else "weight["),
+    )
+    assert (weight < first_exchange) == ahead
 
 
 def test_short_rows_are_reduced_within_a_warp():

@@ -88,6 +88,14 @@ def _fold(tile: Tile, combine: str, dtype: str, identity: float, width: int):
 
 
 def _totals(tile: Tile, *dtypes: str) -> Callable[[], list]:
+    if isinstance(tile, ColumnTile) and tile.rows == 1:
+
+        def of_threads() -> list:
+            totals = [T.alloc_fragment((tile.columns,), dtype) for dtype in dtypes]
+            T.annotate_layout({total: tile.column_layout() for total in totals})
+            return totals
+
+        return of_threads
     if isinstance(tile, ColumnTile):
         return lambda: [T.alloc_shared((tile.columns,), dtype) for dtype in dtypes]
     return lambda: [T.alloc_fragment((tile.rows,), dtype) for dtype in dtypes]
@@ -96,6 +104,8 @@ def _totals(tile: Tile, *dtypes: str) -> Callable[[], list]:
 def single(tile: Tile, op: str, dtype: str) -> Accumulator:
     """One reduction of the table; `dtype` as `lifted` takes it."""
     reduction = REDUCTIONS[op]
+    if reduction.elements and dtype in ("float16", "bfloat16"):
+        return narrow_extreme(tile, op, dtype)
     combine = COMBINE[reduction.combine]
     fold_state = _fold(tile, reduction.combine, reduction.state, reduction.identity, tile.vec)
 
@@ -170,6 +180,50 @@ class _Pair:
                         state[i, l, v] = op(state[i, l, v], partial[i, l, k])
 
         return macro
+
+
+def narrow_extreme(tile: Tile, op: str, dtype: str) -> Accumulator:
+    """Maximum or minimum of 16-bit floats, two in an instruction: the elements of a chunk that share a state
+    are combined as they are, and one of them is lifted."""
+    reduction, pair = REDUCTIONS[op], _Pair(tile)
+    combine, extreme = COMBINE[reduction.combine], COMBINE[reduction.elements]
+    within = pair.combined(reduction.elements)
+    fold_state = _fold(tile, reduction.combine, reduction.state, reduction.identity, pair.width)
+
+    def allocate() -> list:
+        return [T.alloc_fragment(pair.shape, reduction.state)]
+
+    @T.macro
+    def start(states):
+        T.annotate_layout({states[0]: tile.lane_layout(pair.width)})
+        T.fill(states[0], tirx.const(reduction.identity, reduction.state))
+
+    @T.macro
+    def update(states, values, chunk, walk):
+        partial = T.alloc_fragment(tile.lane_shape, dtype)
+        of_chunk = T.alloc_fragment(pair.shape, dtype)
+        T.annotate_layout({partial: tile.lane_layout(tile.vec)})
+        T.fill(partial, constant(reduction.neutral, dtype))
+        for u in T.unroll(tile.unroll):
+            for i, l, v in T.Parallel(*tile.lane_shape):
+                partial[i, l, v] = extreme(partial[i, l, v], reduction.before(values[u, i, l, v]))
+        within(partial, of_chunk)
+        for i, l, v in T.Parallel(*pair.shape):
+            states[0][i, l, v] = combine(states[0][i, l, v], lifted(op, dtype, of_chunk[i, l, v], 0))
+
+    @T.macro
+    def fold(states, totals, walk):
+        fold_state(states[0], totals[0])
+
+    return Accumulator(
+        (reduction.state,),
+        reduction.neutral,
+        allocate,
+        start,
+        update,
+        fold,
+        _totals(tile, reduction.state),
+    )
 
 
 def mean_of(before: Any, values: Any, share: Any) -> Any:

@@ -21,6 +21,10 @@ class ColumnTile(Tile):
     def columns(self) -> int:
         return self.lanes * self.vec
 
+    def column_layout(self):
+        """Return the layout of one number per column, where a column is one thread's."""
+        return T.Fragment((self.columns,), forward_fn=lambda c: (c // self.vec, c % self.vec))
+
     def step(self, chunk, u, row):
         """Return the step along the reduced axis that a thread takes in step `u` of a chunk."""
         return (chunk * self.unroll + u) * self.rows + row
@@ -48,7 +52,17 @@ class ColumnTile(Tile):
 
 
 def column_fold(tile: ColumnTile, combine: str, dtype: str, identity: float):
-    """Return a macro `(partial[rows, lanes, vec], total[columns])`; `total` is shared by the block."""
+    """Return a macro `(partial[rows, lanes, vec], total[columns])`; `total` is shared by the block, or with
+    one row kept by the threads of the columns."""
+    if tile.rows == 1:
+
+        @T.macro
+        def kept(partial, total):
+            for r, l, v in T.Parallel(*tile.lane_shape):
+                total[l * tile.vec + v] = partial[r, l, v]
+
+        return kept
+
     fold = shared_fold(tile.rows, tile.columns, combine, dtype, identity)
 
     @T.macro

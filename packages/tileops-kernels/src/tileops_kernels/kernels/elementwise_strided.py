@@ -2,8 +2,9 @@
 
 The output is contiguous over at most four dims (the flow merges dims first); every input is read in place
 through its strides, 0 along a dim it is broadcast over. A vector of the output never crosses a row, so along
-the last dim an input is one of three kinds:
+the last dim an input is one of four kinds:
 
+* "flat": laid out as the output is: read at the output's own index, before anything is divided;
 * "vector": unit stride, and every other stride a multiple of `vec`: one wide access per vector;
 * "scalar": stride 0: one element serves the whole vector;
 * "strided": any stride; `vec` is 1 then.
@@ -24,7 +25,7 @@ from tileops_kernels.kernels.rowwise_tile import PASS_CONFIGS
 from tileops_kernels.kernels.signatures import prim_func
 
 MAX_DIMS = 4
-KINDS = ("vector", "scalar", "strided")
+KINDS = ("flat", "vector", "scalar", "strided")
 
 
 def _offset(kind, coordinates, strides):
@@ -92,23 +93,29 @@ class StridedElementwiseKernel(Kernel):
         out_stored, p_dtype = storage_dtype(out_dtype), scalar_dtype(dtypes)
         scalar = T.float32 if p_dtype == "float32" else T.int64
         operands = tuple(range(len(dtypes)))
+        flat_first = sorted(operands, key=lambda index: kinds[index] != "flat")
         n = T.dynamic("n")
 
         @T.macro
         def load(inputs, frags, index, bx, total, sizes, strides):
-            # Kept in a fragment of its own: inside a global index the divisions would be done in 64 bits.
-            offset = T.alloc_fragment((unroll, threads), "int32")
-            for u in T.unroll(unroll):
-                for t in T.Parallel(threads):
-                    offset[u, t] = _offset(
-                        kinds[index], _coordinates(bx * block + u * threads + t, sizes), strides[index]
-                    )
-            for u, t, v in T.Parallel(unroll, threads, vec):
-                if bx * block + u * threads + t < total:
-                    if kinds[index] == "vector":
-                        frags[index][u, t, v] = inputs[index][offset[u, t] * vec + v]
-                    else:
-                        frags[index][u, t, v] = inputs[index][offset[u, t]]
+            if kinds[index] == "flat":
+                for u, t, v in T.Parallel(unroll, threads, vec):
+                    if bx * block + u * threads + t < total:
+                        frags[index][u, t, v] = inputs[index][(bx * block + u * threads + t) * vec + v]
+            else:
+                # Kept in a fragment of its own: inside a global index the divisions would be done in 64 bits.
+                offset = T.alloc_fragment((unroll, threads), "int32")
+                for u in T.unroll(unroll):
+                    for t in T.Parallel(threads):
+                        offset[u, t] = _offset(
+                            kinds[index], _coordinates(bx * block + u * threads + t, sizes), strides[index]
+                        )
+                for u, t, v in T.Parallel(unroll, threads, vec):
+                    if bx * block + u * threads + t < total:
+                        if kinds[index] == "vector":
+                            frags[index][u, t, v] = inputs[index][offset[u, t] * vec + v]
+                        else:
+                            frags[index][u, t, v] = inputs[index][offset[u, t]]
 
         @T.macro
         def launch(inputs, output, scalars, all_sizes, all_strides):
@@ -120,7 +127,7 @@ class StridedElementwiseKernel(Kernel):
                 frags = [T.alloc_fragment((unroll, threads, vec), dtype) for dtype in stored]
                 result = T.alloc_fragment((unroll, threads, vec), kept)
 
-                for index in operands:
+                for index in flat_first:
                     load(inputs, frags, index, bx, n // vec, sizes, strides)
 
                 for u, t, v in T.Parallel(unroll, threads, vec):
@@ -158,7 +165,7 @@ class StridedElementwiseKernel(Kernel):
         binary = {"expression": "add", "dtypes": ("bfloat16",) * 2, "out_dtype": "bfloat16"}
         return (
             {**binary, "vec": 8, "kinds": ("vector", "vector"), "dims": 2},
-            {**binary, "vec": 8, "kinds": ("vector", "scalar"), "dims": 3},
+            {**binary, "vec": 8, "kinds": ("flat", "scalar"), "dims": 3},
             {**binary, "vec": 1, "kinds": ("vector", "strided"), "dims": 2},
             {
                 "expression": "where",

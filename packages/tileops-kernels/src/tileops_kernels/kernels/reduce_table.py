@@ -35,6 +35,9 @@ class Reduction:
         finish: `(state, number of elements) -> result`, the number as float32.
         empty: the result for no elements.
         neutral: the element that changes no state of elements before it.
+        elements: how 16-bit floats are combined before one of them is lifted, if their extreme is one of
+            them: "max_nan" or "min_nan".
+        before: `element -> element` that this is the extreme of.
     """
 
     state: str
@@ -44,6 +47,8 @@ class Reduction:
     finish: Callable[[Any, Any], Any]
     empty: float | None
     neutral: float | int
+    elements: str | None = None
+    before: Callable[[Any], Any] = lambda x: x
 
 
 def _const(value: int, dtype: str = "int32") -> Any:
@@ -98,6 +103,7 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda s, n: from_order_key(s),
         None,
         -math.inf,
+        "max_nan",
     ),
     "inf_norm": Reduction(
         "int32",
@@ -107,6 +113,8 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda s, n: from_order_key(s),
         None,
         0.0,
+        "max_nan",
+        lambda x: T.abs(x),
     ),
     "amin": Reduction(
         "int32",
@@ -116,6 +124,7 @@ REDUCTIONS: dict[str, Reduction] = {
         lambda s, n: from_order_key(s),
         None,
         math.inf,
+        "min_nan",
     ),
     "count_nonzero": Reduction(
         "int64", "sum", 0, lambda x, i: T.cast(_non_zero(x, i), "int64"), lambda s, n: s, 0.0, 0
@@ -142,11 +151,19 @@ REDUCTIONS: dict[str, Reduction] = {
     ),
 }
 
+
+def _intrinsic(name: str) -> Callable[[Any, Any], Any]:
+    return lambda a, b: tirx.call_intrin(a.dtype, tirx.op.Op.get(name), a, b)
+
+
+# Those that propagate NaN exist for 16-bit floats alone.
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda a, b: a + b,
     "prod": lambda a, b: a * b,
     "max": lambda a, b: T.max(a, b),
     "min": lambda a, b: T.min(a, b),
+    "max_nan": _intrinsic("tl.max_nan"),
+    "min_nan": _intrinsic("tl.min_nan"),
 }
 REDUCE_OP = {"sum": T.reduce_sum, "max": T.reduce_max, "min": T.reduce_min}
 

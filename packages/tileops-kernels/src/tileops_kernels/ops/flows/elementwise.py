@@ -144,7 +144,7 @@ def _strided(
         launch = _flat(static, scalars, full, prod(shape), dtype)
         return lambda *t: launch(*[operand.expand(shape).contiguous() for operand in t[:-1]], t[-1])
 
-    kinds = tuple("vector" if s[-1] == 1 else "scalar" if s[-1] == 0 else "strided" for s in strides)
+    kinds = tuple(_kind(sizes, s) for s in strides)
     vec = _strided_width(tensors, torch.empty(0, dtype=dtype, device=device), kinds, sizes, strides)
     program = StridedElementwiseKernel.compiled(device, vec=vec, kinds=kinds, dims=len(sizes), **static)
     parts = list(_parts(sizes, strides, kinds, vec, scalars))
@@ -158,6 +158,17 @@ def _broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
     return [0] * leading + [0 if size == 1 and full != 1 else stride for size, stride, full in own]
 
 
+# Kinds of operands that are read by whole vectors.
+_WIDE = ("flat", "vector")
+
+
+def _kind(sizes: Sequence[int], strides: Sequence[int]) -> str:
+    """Return how an operand is walked, as the kernel names it."""
+    if all(stride == prod(sizes[dim + 1 :]) for dim, stride in enumerate(strides)):
+        return "flat"
+    return {1: "vector", 0: "scalar"}.get(strides[-1], "strided")
+
+
 def _strided_width(
     tensors: Sequence[torch.Tensor],
     like_output: torch.Tensor,
@@ -167,7 +178,7 @@ def _strided_width(
 ) -> int:
     if "strided" in kinds:
         return 1
-    wide = [(t, s) for t, s, kind in zip(tensors, strides, kinds, strict=True) if kind == "vector"]
+    wide = [(t, s) for t, s, kind in zip(tensors, strides, kinds, strict=True) if kind in _WIDE]
     steps = [stride for _, s in wide for stride in s[:-1]]
     widest = run_length if like_output.device.type == "cpu" else vector_width
     return widest([*(t for t, _ in wide), like_output], sizes[-1], *steps)
@@ -185,7 +196,7 @@ def _parts(
         padding = [1] * (MAX_DIMS - len(box))
         geometry = [*padding, *box[:-1], box[-1] // vec][1:]
         for kind, s in zip(kinds, strides, strict=True):
-            unit = vec if kind == "vector" else 1
+            unit = vec if kind in _WIDE else 1
             geometry += [*(0 for _ in padding), *(stride // unit for stride in s[:-1]), s[-1]]
         spans = [(sum(at * step for at, step in zip(start, s, strict=True)), span(box, s)) for s in strides]
         output_offset = 0
