@@ -5,7 +5,7 @@ Source: arXiv:2212.09748.
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.rowwise_norm import NormKernel, norm_body
+from tileops_kernels.kernels.rowwise_norm import NormKernel, Operands, norm_body, scaled_and_shifted
 from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 
@@ -28,15 +28,21 @@ class AdaLayerNormKernel(NormKernel):
             config: block geometry.
         """
 
-        def modulated(value, row, column, operands):
-            scale, shift, *gate = (
-                T.cast(tensor[row * step * vec + column], "float32") for tensor, step in operands
-            )
-            moved = value * scale + shift
-            return moved * gate[0] if gate else moved
+        def modulated(value, scale, shift, *gate):
+            moved = scaled_and_shifted(value, scale, shift)
+            return moved * T.cast(gate[0], "float32") if gate else moved
+
+        def element(operand, row, column):
+            tensor, step = operand
+            return tensor[row * step * vec + column]
 
         norm = norm_body(
-            statistic="layer", vectors=vectors, vec=vec, dtype=dtype, config=config, apply=modulated
+            statistic="layer",
+            vectors=vectors,
+            vec=vec,
+            dtype=dtype,
+            config=config,
+            operands=Operands(modulated, element),
         )
         nx, ny = T.dynamic("nx"), T.dynamic("ny")
         modulation = ("scale", "shift", "gate") if gated else ("scale", "shift")

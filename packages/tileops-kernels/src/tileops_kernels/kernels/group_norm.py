@@ -6,7 +6,7 @@ column divided by `spatial`.
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.rowwise_norm import NormKernel, norm_body, scaled_and_shifted
+from tileops_kernels.kernels.rowwise_norm import NormKernel, Operands, norm_body, scaled_and_shifted
 from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 
@@ -32,9 +32,8 @@ class GroupNormKernel(NormKernel):
         """
         spatial = vectors * vec // channels
 
-        def per_channel(value, row, column, operands):
-            index = (row % groups) * channels + column // spatial
-            return scaled_and_shifted(value, row, index, operands) if operands else value
+        def of_channel(operand, row, column):
+            return operand[(row % groups) * channels + column // spatial]
 
         norm = norm_body(
             statistic="layer",
@@ -42,7 +41,7 @@ class GroupNormKernel(NormKernel):
             vec=vec,
             dtype=dtype,
             config=config,
-            apply=per_channel,
+            operands=Operands(scaled_and_shifted, of_channel) if affine else Operands(),
         )
         nx = T.dynamic("nx")
         weights = ("weight", "bias") if affine else ()

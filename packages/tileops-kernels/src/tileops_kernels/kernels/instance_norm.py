@@ -7,7 +7,7 @@ Source: arXiv:1607.08022.
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.rowwise_norm import NormKernel, norm_body, scaled_and_shifted
+from tileops_kernels.kernels.rowwise_norm import NormKernel, Operands, norm_body, scaled_and_shifted
 from tileops_kernels.kernels.signatures import flat_tensors, prim_func
 
 
@@ -32,13 +32,16 @@ class InstanceNormKernel(NormKernel):
             config: block geometry.
         """
 
-        def per_channel(value, row, column, operands):
-            if not operands:
-                return value
-            return scaled_and_shifted(value, row, row % channels, operands)
+        def of_channel(operand, row, column):
+            return operand[row % channels]
 
         norm = norm_body(
-            statistic="layer", vectors=vectors, vec=vec, dtype=dtype, config=config, apply=per_channel
+            statistic="layer",
+            vectors=vectors,
+            vec=vec,
+            dtype=dtype,
+            config=config,
+            operands=Operands(scaled_and_shifted, of_channel) if affine else Operands(),
         )
         nx, rows = T.dynamic("nx"), T.dynamic("rows")
         weights = ("weight", "bias") if affine else ()

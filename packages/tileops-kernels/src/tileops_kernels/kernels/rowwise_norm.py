@@ -55,6 +55,8 @@ CONFIGS = ConfigTable(
 # A multiprocessor holds so many threads of up to 128 registers: with more registers, blocks of wide rows
 # would stand alone on it, and nothing would be read while they write.
 _RESIDENT_THREADS = 512
+# Registers of a thread that operands may take beside a row, and beside a row and its residual.
+_AHEAD = 64
 
 
 def tile_for(vectors: int, vec: int, config: NormConfig) -> tuple[RowTile, int]:
@@ -84,16 +86,35 @@ class NormKernel(Kernel):
     PASS_CONFIGS = PASS_CONFIGS
 
 
-def scaled(value, row, column, operands):
-    """By a weight per column."""
-    (weight,) = operands
-    return value * T.cast(weight[column], "float32")
+def scaled(value, weight):
+    """By a weight."""
+    return value * T.cast(weight, "float32")
 
 
-def scaled_and_shifted(value, row, column, operands):
-    """By a weight and a bias per column."""
-    weight, bias = operands
-    return value * T.cast(weight[column], "float32") + T.cast(bias[column], "float32")
+def scaled_and_shifted(value, weight, bias):
+    """By a weight and a bias."""
+    return value * T.cast(weight, "float32") + T.cast(bias, "float32")
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What normalised elements are combined with.
+
+    Attributes:
+        apply: `(normalised, *elements) -> result`, such as `scaled`, `scaled_and_shifted`.
+        element: `(operand, row, column) -> element`.
+        count: operands whose elements depend on the column alone. Where a row stays in registers, and so do
+            they, they are read ahead of the statistics: one trip to memory instead of two.
+    """
+
+    apply: Callable = lambda value: value
+    element: Callable = lambda operand, row, column: operand[column]
+    count: int = 0
+
+    def ahead(self, tile: RowTile, dtype: str, chunks: int, residual: bool) -> bool:
+        """True if the operands are read ahead of the statistics."""
+        registers = self.count * tile.unroll * max(1, tile.vec * (4 if dtype == "float32" else 2) // 4)
+        return chunks == 1 and 0 < registers <= _AHEAD // (2 if residual else 1)
 
 
 def norm_body(
@@ -104,14 +125,14 @@ def norm_body(
     dtype: str,
     config: NormConfig,
     residual: bool = False,
-    apply: Callable = lambda value, row, column, operands: value,
+    operands: Operands = Operands(),
 ):
-    """Return a macro `(x, residual, operands, output, residual_out, statistics, num_rows, x_step,
+    """Return a macro `(x, residual, given, output, residual_out, statistics, num_rows, x_step,
     residual_step, eps)`.
 
-    Tensors are flat; those that an op lacks are None. Row r of `x` starts at vector r * x_step, so that rows
-    need not be adjacent; outputs are contiguous. `statistics` are two outputs for the means and the biased
-    variances of the rows, float32.
+    Tensors are flat; those that an op lacks are None; `given` are the operands. Row r of `x` starts at vector
+    r * x_step, so that rows need not be adjacent; outputs are contiguous. `statistics` are two outputs for
+    the means and the biased variances of the rows, float32.
 
     Args:
         statistic: "rms" (no mean is taken off) or "layer".
@@ -120,12 +141,13 @@ def norm_body(
         dtype: dtype of all tensors.
         config: block geometry.
         residual: normalise `round(x + residual)` and write it out too.
-        apply: `(normalised, row, column, operands) -> result`, such as `scaled`, `scaled_and_shifted`.
+        operands: what normalised elements are combined with.
     """
     tile, chunks = tile_for(vectors, vec, config)
     elements = vectors * vec
     # With a residual beside them, the operands of a shift spill.
     compact = statistic == "layer" and chunks == 1 and not residual
+    given_ahead = tuple(range(operands.count)) if operands.ahead(tile, dtype, chunks, residual) else ()
     total, deviations = row_sum(tile), moments(tile)
     walk = walk_along(
         tile,
@@ -162,6 +184,19 @@ def norm_body(
         for u, i, l, v in T.Parallel(*tile.shape):
             x_frag[u, i, l, v] = T.cast(narrow[u, i, l, v], "float32")
 
+    def elements_at(given, ahead, block, chunk, u, i, l, v):
+        if given_ahead:
+            return [elements[u, i, l, v] for elements in ahead]
+        row, column = block * tile.rows + i, tile.vector(chunk, u, l) * vec + v
+        return [operands.element(operand, row, column) for operand in given]
+
+    @T.macro
+    def read_ahead(given, ahead):
+        for k in given_ahead:
+            for u, i, l, v in T.Parallel(*tile.shape):
+                if tile.in_bounds(0, 1, tile.vector(0, u, l), vectors):
+                    ahead[k][u, i, l, v] = operands.element(given[k], 0, tile.vector(0, u, l) * vec + v)
+
     @T.macro
     def accumulate(x_frag, mean, partial, chunk):
         """partial += (x - mean)^2, over the elements that exist (the others are 0 and so is their mean)."""
@@ -171,7 +206,7 @@ def norm_body(
                     partial[i, l, v] += (x_frag[u, i, l, v] - mean[i]) * (x_frag[u, i, l, v] - mean[i])
 
     @T.macro
-    def write(block, chunk, x_frag, mean, scale, operands, output, residual_out, num_rows):
+    def write(block, chunk, x_frag, mean, scale, given, ahead, output, residual_out, num_rows):
         if residual:
             for u, i, l, v in T.Parallel(*tile.shape):
                 if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
@@ -181,19 +216,15 @@ def norm_body(
         for u, i, l, v in T.Parallel(*tile.shape):
             if tile.in_bounds(block * tile.rows + i, num_rows, tile.vector(chunk, u, l), vectors):
                 output[((block * tile.rows + i) * vectors + tile.vector(chunk, u, l)) * vec + v] = T.cast(
-                    apply(
+                    operands.apply(
                         (x_frag[u, i, l, v] - mean[i]) * scale[i],
-                        block * tile.rows + i,
-                        tile.vector(chunk, u, l) * vec + v,
-                        operands,
+                        *elements_at(given, ahead, block, chunk, u, i, l, v),
                     ),
                     dtype,
                 )
 
     @T.macro
-    def body(
-        x, residual_in, operands, output, residual_out, statistics, num_rows, x_step, residual_step, eps
-    ):
+    def body(x, residual_in, given, output, residual_out, statistics, num_rows, x_step, residual_step, eps):
         with T.Kernel(T.ceildiv(num_rows, tile.rows), threads=tile.threads) as block:
             if compact:
                 T.annotate_min_blocks_per_sm(max(1, _RESIDENT_THREADS // tile.threads))
@@ -202,8 +233,11 @@ def norm_body(
             mean = T.alloc_fragment((tile.rows,), "float32")
             scale = T.alloc_fragment((tile.rows,), "float32")
 
+            ahead = [T.alloc_fragment(tile.shape, dtype) for _ in given_ahead]
+
             if chunks == 1:
                 load(block, 0, x, residual_in, x_frag, num_rows, x_step, residual_step)
+                read_ahead(given, ahead)
                 T.clear(mean)
                 if statistic == "layer":
                     T.clear(partial)
@@ -237,14 +271,15 @@ def norm_body(
                         statistics[0][block * tile.rows + i] = mean[i]
                         statistics[1][block * tile.rows + i] = scale[i] / T.float32(elements)
             for i in T.Parallel(tile.rows):
-                scale[i] = T.rsqrt(scale[i] / T.float32(elements) + eps)
+                # By the reciprocal: a rounding more, but no division.
+                scale[i] = T.rsqrt(scale[i] * T.float32(1 / elements) + eps)
 
             if chunks == 1:
-                write(block, 0, x_frag, mean, scale, operands, output, residual_out, num_rows)
+                write(block, 0, x_frag, mean, scale, given, ahead, output, residual_out, num_rows)
             else:
                 for chunk in T.serial(chunks):
                     load(block, chunk, x, residual_in, x_frag, num_rows, x_step, residual_step)
-                    write(block, chunk, x_frag, mean, scale, operands, output, residual_out, num_rows)
+                    write(block, chunk, x_frag, mean, scale, given, ahead, output, residual_out, num_rows)
 
     return body
 
@@ -259,7 +294,7 @@ def weighted_norm(name: str, statistic: str, weights: tuple[str, ...], apply: Ca
         name: of the program; with a residual, "fused_add_" comes before it.
         statistic: as `norm_body` takes it.
         weights: names of tensors with one element per column.
-        apply: as `norm_body` takes it; the weights are its operands.
+        apply: how `Operands` apply them.
     """
 
     def program(vectors, vec, dtype, residual, config):
@@ -270,7 +305,7 @@ def weighted_norm(name: str, statistic: str, weights: tuple[str, ...], apply: Ca
             dtype=dtype,
             config=config,
             residual=residual,
-            apply=apply,
+            operands=Operands(apply, count=len(weights)),
         )
         nx, nr, ny = T.dynamic("nx"), T.dynamic("nr"), T.dynamic("ny")
         parameters = {
