@@ -25,6 +25,20 @@ def test_few_long_rows_get_more_threads_each(rows, vectors, lanes):
     assert config.lanes == lanes
 
 
+@pytest.mark.parametrize(("vectors", "lanes"), [(4096, 512), (4097, 256), (1 << 20, 256)])
+def test_parts_of_long_variances_leave_room_for_more_blocks(vectors, lanes):
+    kernel = get_kernel("VarianceKernel")
+    assert kernel.default_config(target="cuda", arch="sm_90a", vectors=vectors, rows=64).lanes == lanes
+
+
+@pytest.mark.parametrize("length", [2, 4, 5, 8])
+def test_very_short_columns_are_one_thread_s(length):
+    for name in ("ColumnReduceKernel", "ColumnVarianceKernel", "ColumnSoftmaxKernel"):
+        sizes = {"outer": 1, "length": length, "inner": 1000}
+        config = get_kernel(name).default_config(target="cuda", arch="sm_90a", **sizes)
+        assert config.rows == 1
+
+
 @pytest.mark.parametrize(
     ("outer", "inner", "lanes", "rows"),
     [(1, 512, 4, 128), (1, 1024, 8, 128), (1, 1 << 16, 32, 8), (4096, 2, 4, 64), (1, 2, 4, 128)],

@@ -28,7 +28,7 @@ _PROCESSORS = 132
 _THREADS, _VECTORS = 1024, 4
 
 
-def _lanes_wanted(sizes):
+def lanes_wanted(sizes):
     """Return how many threads should share a row: enough for four vectors each, to fill the device where rows
     are few, and not so many that a device has more blocks than work."""
     vectors, rows = sizes.get("vectors", 1 << 20), sizes.get("rows", 1 << 20)
@@ -39,7 +39,7 @@ def _lanes_wanted(sizes):
 
 
 ROW_CONFIGS = ConfigTable(
-    size=_lanes_wanted,
+    size=lanes_wanted,
     devices={
         "cpu": ((None, ReduceConfig(rows=1, lanes=8, unroll=4, target_blocks=8)),),
         "sm_80": (
@@ -76,7 +76,8 @@ SHORT_COLUMNS = {
     "sm_80": (
         (-65, ReduceConfig(rows=64, lanes=8, unroll=4, target_blocks=132)),
         (-9, ReduceConfig(rows=16, lanes=32, unroll=4, target_blocks=132)),
-        (-1, ReduceConfig(rows=2, lanes=64, unroll=4, target_blocks=132)),
+        (-5, ReduceConfig(rows=1, lanes=64, unroll=8, target_blocks=132)),
+        (-1, ReduceConfig(rows=1, lanes=64, unroll=4, target_blocks=132)),
     ),
 }
 

@@ -10,7 +10,7 @@ from tvm import tirx
 from tileops_kernels.kernels.accumulators import Walk, between, mean_of, moments, whole_moments
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.column_tile import ColumnTile
-from tileops_kernels.kernels.reduce import COLUMN_CONFIGS, ROW_CONFIGS
+from tileops_kernels.kernels.reduce import COLUMN_CONFIGS, ROW_CONFIGS, lanes_wanted
 from tileops_kernels.kernels.reduce_table import FLOATS
 from tileops_kernels.kernels.reduction_programs import ReduceConfig, column_program, row_program
 from tileops_kernels.kernels.rowwise_tile import READ_ONCE, RowTile
@@ -45,6 +45,11 @@ def _samples():
     )
 
 
+# A block of 512 threads that hold 8 vectors each needs 90 registers per thread and stands alone on a
+# multiprocessor: worth it for rows that it finishes, not for parts of longer ones.
+_WHOLE, _SPLIT = 4096, 256
+
+
 class VarianceKernel(Kernel):
     """Variance of the last axis; program arguments are those of `row_program`, the number is the divisor.
 
@@ -55,7 +60,10 @@ class VarianceKernel(Kernel):
     ALIGNMENT = 16
     PASS_CONFIGS = READ_ONCE
     Config = ReduceConfig
-    CONFIGS = ROW_CONFIGS
+    CONFIGS = ConfigTable(
+        size=lambda sizes: _SPLIT if sizes.get("vectors", 1 << 20) > _WHOLE else lanes_wanted(sizes),
+        devices=ROW_CONFIGS.devices,
+    )
 
     @staticmethod
     def program(*, dtype, out_dtype, root, mean, vec, joined=False, whole=False, config):
