@@ -146,7 +146,7 @@ class RuleModel(Record):
 
 
 Nan = Literal["propagate", "first", "last", "false", "true", "tested", "copied", "undefined", "none"]
-Inf = Literal["ieee", "nan", "copied", "undefined", "none"]
+Inf = Literal["ieee", "given", "nan", "copied", "undefined", "none"]
 NegativeZero = Literal["ieee", "either", "copied", "zero", "none"]
 Ties = Literal["first", "any", "none"]
 Empty = Literal["empty", "zero", "one", "nan", "true", "false", "-inf", "error"]
