@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tileops_manifest import load_manifest
-from tileops_workloads import boundary_dims, boundary_report, make_workload, param_dims
+from tileops_workloads import boundary_dims, boundary_report, make_workload
 from tileops_workloads.boundary import MAX_ELEMENTS
 from tileops_workloads.scale import elements
 
@@ -61,43 +61,3 @@ def test_cases_can_be_generated():
     for dims, params, with_ in list(boundary_dims(entry))[::10]:
         inputs = make_workload(entry, None, "float32", dims=dims, params=params, with_=with_).gen_inputs()
         assert inputs["block_table"].shape == (dims["B"], dims["num_pages"])
-
-
-@pytest.mark.parametrize("op", tuple(MANIFEST))
-def test_param_shapes_are_legal_and_small_and_at_most_one_for_each_param(op):
-    entry = MANIFEST[op]
-    found = list(param_dims(entry))
-    assert len(found) <= len(entry.params)
-    for dims, params, with_ in found:
-        assert elements(entry.bind_dims(dims, params, entry.workloads[0].dtypes[0], with_)) <= MAX_ELEMENTS
-
-
-@pytest.mark.parametrize(
-    ("op", "names"),
-    [
-        ("NanToNumFwdOp", {"nan", "posinf", "neginf"}),
-        ("LayerNormFwdOp", {"eps"}),
-        ("BatchNormFwdOp", {"training", "momentum", "eps"}),
-        ("GroupNormFwdOp", {"num_groups", "eps"}),
-    ],
-)
-def test_every_param_that_may_vary_has_a_shape_at_a_value_of_no_row(op, names):
-    entry = MANIFEST[op]
-    assert len(list(param_dims(entry))) == len(names)
-    for name in names:
-        spec, rows = entry.params[name], [row.params.get(name) for row in entry.workloads]
-        values = [params.get(name, spec.default) for _, params, _ in param_dims(entry)]
-        assert any(
-            value != spec.default and (value not in rows or spec.choices or value is True) for value in values
-        )
-
-
-def test_params_are_varied_where_they_are_in_use():
-    """Momentum and epsilon of batch normalisation matter in training alone."""
-    in_use = {
-        name
-        for _, params, _ in param_dims(MANIFEST["BatchNormFwdOp"])
-        for name in params
-        if params.get("training")
-    }
-    assert in_use == {"training", "momentum", "eps"}

@@ -102,6 +102,13 @@ def test_adversarial_parts_leave_something_over():
     assert make(Domain("parts", total=1000), (5,), "adversarial").sum() < 1000
 
 
+def test_parts_of_a_shape_that_is_no_rows_leave_something_over():
+    stream = Stream.named("domains", "parts")
+    domain, device = Domain("parts", total=1000), torch.device("cpu")
+    request = Request("ids", domain, (5,), torch.int32, "normal", stream, device, {}, of_row=False)
+    assert generate_integers(request).sum() < 1000
+
+
 @SETTINGS
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 60), distributions)
 def test_distinct_values_with_a_filler_repeat_only_that(rows, high, columns, distribution):

@@ -344,3 +344,15 @@ def test_nothing_infinite_is_drawn_where_the_entry_leaves_it_undefined(dtype: st
     assert values.dtype == getattr(torch, dtype)
     assert not values.isinf().any()
     assert values.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_infinities_are_given_where_only_sums_that_overflow_are_undefined(dtype: str) -> None:
+    entry = load_manifest()["GemmFwdOp"]
+    assert entry.numerics.inf == "given"
+    row = entry.row("ragged")
+    workload = make_workload(entry, row, entry.resolve_dtypes(row.dtypes[0]), distribution="adversarial")
+    values = workload.draw("a", TensorMeta((64, 64), dtype))
+    assert values.isposinf().any()
+    assert values.isneginf().any()
+    assert values[values.isfinite()].double().abs().max() <= 2.0**24

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import attention, constants, routing, sequence, structured
 from .base import WorkloadBase
-from .boundary import BoundaryReport, boundary_dims, boundary_report, param_dims
+from .boundary import BoundaryReport, boundary_dims, boundary_report
 from .centred import CENTRED
 from .distributions import DISTRIBUTIONS
 from .dtypes import torch_dtype
@@ -24,6 +24,7 @@ from .errors import (
 )
 from .fixtures import FixtureBase, FixtureMeta
 from .layouts import LAYOUTS
+from .params import param_dims
 from .protocols import BenchmarkWorkload, InputGeneratingWorkload, ShapeDtypeWorkload
 from .registry import make_workload, register, workload_class
 from .scale import SCALES

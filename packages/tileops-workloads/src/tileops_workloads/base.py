@@ -141,12 +141,23 @@ class WorkloadBase:
         dtype = torch_dtype(meta.dtype)
         stream = self.stream(spec.name)
         return generate_integers(
-            Request(spec.name, domain, meta.shape, dtype, self.distribution, stream, self.device, made)
+            Request(
+                spec.name,
+                domain,
+                meta.shape,
+                dtype,
+                self.distribution,
+                stream,
+                self.device,
+                made,
+                of_row=self.row is not None,
+            )
         )
 
     def draw(self, name: str, meta: TensorMeta, distribution: str | None = None) -> torch.Tensor:
-        """Values of an input as its distribution alone has them; no NaN, no infinity where the entry leaves
-        it undefined. `shifted` is what the op subtracts a mean from, and nothing else.
+        """Values of an input as its distribution alone has them; no NaN, no infinity, no large number where
+        the entry leaves undefined what it gives. `shifted` is what the op subtracts a mean from, and nothing
+        else.
         """
         chosen = self.distribution if distribution is None else distribution
         if chosen == "shifted":
@@ -171,8 +182,9 @@ class WorkloadBase:
         wide = values.to(torch.float32) if values.dtype.itemsize < 4 else values
         if numerics.nan == "undefined":
             wide = wide.masked_fill(wide.isnan(), 0)
-        if numerics.inf == "undefined":
-            wide = wide.masked_fill(wide.abs() > _LARGEST_DEFINED, 0)
+        if numerics.inf in ("undefined", "given"):
+            kept = wide.isinf() if numerics.inf == "given" else torch.zeros_like(wide, dtype=torch.bool)
+            wide = wide.masked_fill((wide.abs() > _LARGEST_DEFINED) & ~kept, 0)
         return wide.to(values.dtype)
 
     def stream(self, name: str, purpose: str = "values") -> Stream:

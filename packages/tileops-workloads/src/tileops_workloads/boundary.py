@@ -7,7 +7,6 @@ counted.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,8 +23,7 @@ PACKS = ((), (1,), (0,), (129,), (3, 5), (0, 3), (3, 0), (2, 1, 3), (2, 3, 1, 2)
 MAX_ELEMENTS = 1 << 17
 
 _INTEGERS = (0, 1, 2, 3, -1, -2)
-_SEQUENCES = ([], [0], [-1], [0, -1], [1, 0])
-_FLOATS = (0.5, 2.0, 8.0)
+_SEQUENCES = ([0], [], [-1], [0, -1], [1, 0])
 _PARAM_VALUES = (
     ("bool", (True, False)),
     ("list", _SEQUENCES),
@@ -51,33 +49,9 @@ def boundary_dims(entry: Entry) -> Iterator[tuple[dict[str, Any], dict[str, Any]
     yield from boundary_report(entry).cases
 
 
-def param_dims(entry: Entry) -> Iterator[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]]:
-    """Legal `(dims, params, with_)` of little volume: for each param one in which it is neither its default
-    nor what the row has, unless the rules and the shape leave it no other value.
-
-    Rows with the most params and optional inputs come first, the last ones among equals: there what a param
-    scales or bounds is in use. Their sizes are those of the `cpu` scale where these are of little volume:
-    what is cut further may fit into any window.
-    """
-    trials = _Trials(entry)
-    rows = list(_branches(entry))[::-1]
-    rows.sort(key=lambda shape: -len(shape.params) - len(shape.with_))
-    bases = [*rows, *(smallest(entry, shape) for shape in rows)]
-    for name, spec in entry.params.items():
-        values = [*_param_values(entry, name), *(_FLOATS if "float" in str(spec.type) else ())]
-        others = (
-            base.with_param(name, value)
-            for base, value in itertools.product(bases, values)
-            if value not in (spec.default, base.params.get(name))
-        )
-        found = next(filter(trials.allows_small, others), None)
-        if found is not None:
-            yield dict(found.dims), dict(found.params), found.with_
-
-
 def boundary_report(entry: Entry) -> BoundaryReport:
     """`boundary_dims` with the count of candidates that were filtered."""
-    trials = _Trials(entry)
+    trials = Trials(entry)
     for candidate in _candidates(entry, trials):
         trials.allows(candidate)
     kept = [shape for shape in trials.small.values() if shape is not None]
@@ -85,7 +59,7 @@ def boundary_report(entry: Entry) -> BoundaryReport:
     return BoundaryReport(cases, len(trials.small), len(trials.small) - len(cases))
 
 
-class _Trials:
+class Trials:
     """Candidates, each tried once. `small` has those that are legal and of little volume, None for others."""
 
     def __init__(self, entry: Entry):
@@ -95,15 +69,16 @@ class _Trials:
 
     def allows_small(self, shape: Shape) -> bool:
         """Whether the entry's rules allow a shape, and it is of little volume."""
-        return self.allows(shape) and self.small[self._key(shape)] is not None
+        return self.allows(shape) and self.small[self.key(shape)] is not None
 
     @staticmethod
-    def _key(shape: Shape) -> str:
+    def key(shape: Shape) -> str:
+        """What tells a shape from others."""
         return repr((sorted(shape.dims.items()), sorted(shape.params.items()), shape.with_))
 
     def allows(self, shape: Shape) -> bool:
         """Whether the entry's rules allow a shape."""
-        key = self._key(shape)
+        key = self.key(shape)
         if key not in self._legal:
             binding = shape.legal(self.entry)
             self._legal[key] = binding is not None
@@ -112,21 +87,21 @@ class _Trials:
         return self._legal[key]
 
 
-def _candidates(entry: Entry, trials: _Trials) -> Iterator[Shape]:
+def _candidates(entry: Entry, trials: Trials) -> Iterator[Shape]:
     for base in _bases(entry):
         yield base
         for name, value in base.dims.items():
             yield from _with_dim(base, name, SIZES if isinstance(value, int) else PACKS, trials)
         for name in entry.params:
-            yield from (base.with_param(name, value) for value in _param_values(entry, name))
+            yield from (base.with_param(name, value) for value in param_values(entry, name))
 
 
 def _bases(entry: Entry) -> Iterator[Shape]:
     """The branches, cut to the smallest."""
-    return (smallest(entry, shape) for shape in _branches(entry))
+    return (smallest(entry, shape) for shape in branches(entry))
 
 
-def _branches(entry: Entry) -> Iterator[Shape]:
+def branches(entry: Entry) -> Iterator[Shape]:
     """The entry's rows, scaled: one per set of given optional inputs and params."""
     seen = set()
     for row in entry.workloads:
@@ -147,7 +122,7 @@ def smallest(entry: Entry, shape: Shape) -> Shape:
     return shape
 
 
-def _with_dim(base: Shape, name: str, values: tuple, trials: _Trials) -> Iterator[Shape]:
+def _with_dim(base: Shape, name: str, values: tuple, trials: Trials) -> Iterator[Shape]:
     """One dim replaced, and all alike of them; where a rule ties it to another, each other one with it."""
     others = [
         other for other, value in base.dims.items() if other != name and type(value) is type(base.dims[name])
@@ -160,7 +135,8 @@ def _with_dim(base: Shape, name: str, values: tuple, trials: _Trials) -> Iterato
             yield from (alone.with_dim(other, value) for other in others)
 
 
-def _param_values(entry: Entry, name: str) -> tuple[Any, ...]:
+def param_values(entry: Entry, name: str) -> tuple[Any, ...]:
+    """A param's choices, or a few values of its types; none of one that is a number with a fraction."""
     spec = entry.params[name]
     if spec.choices:
         return tuple(spec.choices)

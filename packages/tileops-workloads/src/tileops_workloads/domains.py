@@ -26,7 +26,7 @@ _FILLER_ONE_IN = 8
 @dataclass(frozen=True)
 class Request:
     """One integer input to make: its domain, shape, where its bits come from, and the inputs made before
-    it.
+    it. `of_row`: the shape is a row's, whose parts are a whole.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Request:
     stream: Stream
     device: torch.device
     others: Mapping[str, torch.Tensor | None]
+    of_row: bool = True
 
     @property
     def numel(self) -> int:
@@ -144,8 +145,10 @@ def _cut(request: Request, columns: int) -> torch.Tensor:
 
 
 def _parts(request: Request) -> torch.Tensor:
-    """Sizes of random parts, some of them empty; in `adversarial` they leave a part of the total over."""
-    left_over = request.distribution == "adversarial"
+    """Sizes of random parts, some of them empty; in `adversarial`, and in shapes of no row, they leave a part
+    of the total over.
+    """
+    left_over = request.distribution == "adversarial" or not request.of_row
     count = request.shape[-1]
     return _cut(request, count + 1 + left_over).diff(dim=-1)[:, :count]
 
