@@ -1,13 +1,15 @@
 """Nothing of a call can be ignored: for every param and every floating or optional input the smoke tier has a
-case in which an implementation that takes a fixed value instead is told from the oracle.
+case in which an implementation that takes a fixed value instead is told from the oracle; of an implemented op
+one in each branch, so that nothing can be ignored there alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -47,6 +49,19 @@ WITHOUT_EFFECT: Mapping[tuple[str, str], str] = {
     ("RopeNeoxPositionIdsFwdOp", "max_position"): _BOUND,
 }
 
+# Params that no value depends on in some branches: which these are.
+UNUSED_IN: Mapping[tuple[str, str], Callable[[Mapping[str, Any], frozenset[str]], bool]] = {
+    ("BatchNormFwdOp", "momentum"): lambda params, given: not params["training"],
+    ("DropoutFwdOp", "p"): lambda params, given: not params["training"],
+    ("DropoutFwdOp", "seed"): lambda params, given: not params["training"],
+    ("GroupedQueryAttentionSlidingWindowFwdOp", "window_size_right"): lambda params, given: params[
+        "is_causal"
+    ],
+    ("InstanceNormFwdOp", "momentum"): lambda params, given: (
+        not (params["use_input_stats"] and "running_mean" in given)
+    ),
+}
+
 # Inputs that a fixed value may stand for, and why.
 REPLACEABLE: Mapping[tuple[str, str, str], str] = {
     ("DeltaNetBwdOp", name, how): "saved by the forward pass: follows from the other inputs"
@@ -68,6 +83,22 @@ class Smoke:
     def __init__(self, op: str) -> None:
         self.entry, self.oracle, self.cases = MANIFEST[op], get_oracle(op), small_cases(op)
         self._known: dict[str, tuple[dict[str, Any], list[OutputReference]]] = {}
+
+    def branches(self) -> list[Branch]:
+        """The cases apart by the values of switches (bools, choices) and by the optional inputs given."""
+        switches = [n for n, spec in self.entry.params.items() if spec.choices or str(spec.type) == "bool"]
+        optional = [n for n, spec in self.entry.inputs.items() if spec.optional]
+        cases: dict[str, list[Case]] = {}
+        branches: dict[str, Branch] = {}
+        for case in self.cases:
+            params = {name: case.binding.params[name] for name in switches}
+            given = frozenset(name for name in optional if case.binding.inputs[name] is not None)
+            key = repr((params, sorted(given)))
+            cases.setdefault(key, []).append(case)
+            part = copy(self)
+            part.cases = cases[key]
+            branches.setdefault(key, Branch(params, given, part))
+        return list(branches.values())
 
     def tells(self, case: Case, params: Mapping[str, Any], inputs: Mapping[str, Any] | None = None) -> bool:
         """Whether the judge tells the oracle's answer to a changed call from its answer to the case."""
@@ -109,6 +140,14 @@ class Smoke:
             return self.entry.bind(metas, {**case.binding.params, **params})
         except SpecError:
             return None
+
+
+class Branch(NamedTuple):
+    """Switches at one value each, some optional inputs, and the cases that have them."""
+
+    params: Mapping[str, Any]
+    given: frozenset[str]
+    smoke: Smoke
 
 
 def elements(binding: Binding) -> int:
@@ -177,6 +216,15 @@ def test_who_ignores_a_param_is_told(smoke: Any, op: str, name: str) -> None:
     assert seen != ((op, name) in WITHOUT_EFFECT)
 
 
+def test_a_param_that_one_branch_alone_varies_is_seen_in_that_one() -> None:
+    smoke = Smoke("BatchNormFwdOp")
+    smoke.cases = [
+        case for case in smoke.cases if case.binding.params["training"] or case.binding.params["eps"] == 1e-5
+    ]
+    seen = {branch.params["training"]: is_seen(branch.smoke, "eps") for branch in smoke.branches()}
+    assert seen == {True: True, False: False}
+
+
 def test_a_param_that_no_case_varies_is_neither_seen_nor_fixed() -> None:
     smoke = Smoke("NanToNumFwdOp")
     smoke.cases = [case for case in smoke.cases if case.binding.params["neginf"] is None]
@@ -217,3 +265,26 @@ def is_told(smoke: Smoke, name: str, how: str) -> bool:
 @pytest.mark.parametrize(("op", "name", "how"), INPUTS)
 def test_who_takes_an_input_for_something_else_is_told(smoke: Any, op: str, name: str, how: str) -> None:
     assert is_told(smoke(op), name, how) != ((op, name, how) in REPLACEABLE)
+
+
+IMPLEMENTED = tuple(op for op in list_oracles() if MANIFEST[op].status.cpu == "implemented")
+
+
+@pytest.mark.parametrize("op", IMPLEMENTED)
+def test_who_ignores_something_in_one_branch_alone_is_told(smoke: Any, op: str) -> None:
+    for params, given, cases in smoke(op).branches():
+        for name in MANIFEST[op].params.keys() - params.keys():
+            unused = (op, name) in WITHOUT_EFFECT or UNUSED_IN.get((op, name), nowhere)(params, given)
+            assert (is_seen(cases, name) or is_fixed(cases, name)) != unused, (name, params, given)
+        for name, how in ((name, how) for of, name, how in INPUTS if of == op):
+            assert is_told(cases, name, how), (name, how, params, given)
+
+
+def nowhere(params: Mapping[str, Any], given: frozenset[str]) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("op", IMPLEMENTED)
+def test_no_bound_is_negative_where_params_are(smoke: Any, op: str) -> None:
+    for case in (case for case in smoke(op).cases if case.spec.params):
+        assert not any((r.bound < 0).any() for r in smoke(op).known(case)[1] if r.bound is not None), case.id

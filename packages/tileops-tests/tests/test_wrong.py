@@ -26,6 +26,9 @@ MORE_OPS = {
     "conv": "Conv2dFwdOp",
     "fft": "FFTC2CFwdOp",
     "nan_to_num": "NanToNumFwdOp",
+    "grouped_gemm": "GroupedGemmFwdOp",
+    "dropout": "DropoutFwdOp",
+    "yarn": "RopeYarnFwdOp",
 }
 
 # One case is enough for a fault that does not depend on shapes or values: the ragged row in its first dtype.
@@ -120,6 +123,16 @@ SPECIFIC = [
     ("nan_to_num", "ignores_neginf", ("*-neginf=*",), R.WRONG_VALUE),
 ]
 
+# Wrong in one branch, at an end of a param's domain or on one kind of input: the smoke tier must tell them.
+HIDDEN = [
+    ("batch_norm", "ignores_eps_in_inference", ("*=*",), R.WRONG_VALUE),
+    ("grouped_gemm", "ones_past_the_last_group", ("*=*",), R.WRONG_VALUE),
+    ("grouped_gemm", "multiplies_by_a_mask", ("*-adversarial-*",), R.NAN_MISMATCH),
+    ("dropout", "drops_nothing_at_one", ("*=*",), R.WRONG_VALUE),
+    ("yarn", "ramp_ends_at_the_last_pair", ("*=*", "ramp-*"), R.WRONG_VALUE),
+    ("yarn", "ramp_ends_anywhere", ("*=*", "ramp-*"), R.WRONG_VALUE),
+]
+
 
 @pytest.mark.parametrize("file", OPS)
 def test_right_implementation_passes_the_whole_smoke_tier(judge: Callable, file: str) -> None:
@@ -138,6 +151,9 @@ def test_right_implementation_passes_the_whole_smoke_tier(judge: Callable, file:
         ("conv", (*RAGGED, *SAME, "stride2-*")),
         ("fft", RAGGED),
         ("nan_to_num", (*RAGGED, "*-neginf=*")),
+        ("grouped_gemm", (*RAGGED, "*-adversarial-*")),
+        ("dropout", RAGGED),
+        ("yarn", RAGGED),
     ],
 )
 def test_right_implementation_passes(judge: Callable, file: str, only: tuple[str, ...]) -> None:
@@ -175,6 +191,19 @@ def test_wrong_implementation_is_caught(
     record = judge({**OPS, **MORE_OPS}[file], f"{file}.py:{name}", only, tier="full")
     assert record.status == "failed", (record.cases, record.worst)
     assert code in {failure.code for failure in record.failures}, record.failures
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "only", "code"), HIDDEN, ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_smoke_tier_catches_what_is_wrong_in_one_place_alone(
+    judge: Callable, file: str, name: str, only: tuple[str, ...], code: R
+) -> None:
+    op = MORE_OPS[file]
+    record = judge(op, f"{file}.py:{name}", only)
+    assert code in {failure.code for failure in record.failures}, record.failures
+    right = judge(op, f"{file}.py:right", only)
+    assert not right.failures, right.failures
 
 
 def of_centred(op: str, kind: str) -> str:

@@ -174,7 +174,7 @@ def _specs(entry: Entry, budget: Budget, target: str) -> Iterator[Spec]:
     ragged = max(entry.workloads, key=_raggedness)
     for row in (head, ragged):
         yield from (Spec(entry, row, entry.resolve_dtypes(item)) for item in row.dtypes)
-    for row in branches[: budget.branches]:
+    for row in [row for row in branches if row is not ragged][: budget.branches]:
         items = row.dtypes if budget.all_dtypes else row.dtypes[:1]
         yield from (Spec(entry, row, entry.resolve_dtypes(item)) for item in items)
     first = Spec(entry, head, entry.resolve_dtypes(head.dtypes[0]))

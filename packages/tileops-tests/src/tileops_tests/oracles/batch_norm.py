@@ -75,12 +75,20 @@ def _count(call: Call, of_instances: bool) -> int:
     return math.prod(x.shape[axis] for axis in _reduced_axes(x, of_instances))
 
 
-def _entering(call: Call, of_instances: bool, mean: Tensor, variance: Tensor) -> Outputs:
+def _shares(call: Call) -> tuple[float, float]:
+    """What the running statistics keep of themselves, and what they take of new ones."""
+    momentum = call.param("momentum")
+    return 1 - momentum, momentum
+
+
+def _entering(
+    call: Call, of_instances: bool, mean: Tensor, variance: Tensor, shares: tuple[float, float]
+) -> Outputs:
     """Running statistics that `mean` and the biased `variance` [N or 1, C, 1, ...] have entered."""
-    n, momentum = _count(call, of_instances), call.param("momentum")
+    n, (kept, taken) = _count(call, of_instances), shares
     new = (mean, variance * n / (n - 1))
     return tuple(
-        (1 - momentum) * call[name] + momentum * mean_of(value.reshape(value.shape[0], -1))
+        kept * call[name] + taken * mean_of(value.reshape(value.shape[0], -1))
         for name, value in zip(("running_mean", "running_var"), new, strict=True)
     )
 
@@ -90,7 +98,7 @@ def _results(call: Call, of_instances: bool) -> Outputs:
     output = _affine(call, (x - stats.mean) / torch.sqrt(stats.variance + call.param("eps")))
     if not _updates(call, of_instances) or call.get("running_mean") is None:
         return (output,)
-    return output, *_entering(call, of_instances, stats.mean, stats.variance)
+    return output, *_entering(call, of_instances, stats.mean, stats.variance, _shares(call))
 
 
 def _magnitudes(call: Call, of_instances: bool) -> Magnitudes:
@@ -106,7 +114,8 @@ def _magnitudes(call: Call, of_instances: bool) -> Magnitudes:
     off = torch.sqrt(stats.variance) * torch.abs(stats.mean)
     off = off + 2.0**-24 * math.sqrt(_count(call, of_instances)) * stats.size**2
     positive = Call({**call.given, "running_mean": torch.abs(call["running_mean"])}, call.params, call.dtype)
-    return size, *_entering(positive, of_instances, stats.size, stats.variance + off)
+    kept, taken = map(abs, _shares(call))
+    return size, *_entering(positive, of_instances, stats.size, stats.variance + off, (kept, taken))
 
 
 def _length(call: Call, of_instances: bool) -> int:
