@@ -18,7 +18,7 @@ from typing import ClassVar
 import tilelang.language as T
 
 from tileops_kernels.errors import ConfigError
-from tileops_kernels.kernels.attention_hopper import fold, give_back
+from tileops_kernels.kernels.attention_hopper_parts import fold, give_back
 from tileops_kernels.kernels.base import ConfigTable
 from tileops_kernels.kernels.decode_base import SplitDecodeKernel
 
