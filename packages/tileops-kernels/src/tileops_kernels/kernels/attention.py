@@ -9,19 +9,21 @@ Source: arXiv:2205.14135, arXiv:2307.08691.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.base import ConfigTable, Kernel
+from tileops_kernels.kernels.attention_parts import (
+    AttentionProgramKernel,
+    hide_keys,
+    padded_depth,
+    store_rows,
+)
+from tileops_kernels.kernels.base import ConfigTable
 from tileops_kernels.kernels.gemm_exact import tile_product
 
-__all__ = ["MAX_HEAD_DIM", "AttentionConfig", "AttentionForwardKernel"]
+__all__ = ["AttentionConfig", "AttentionForwardKernel"]
 
 _ACC = "float32"
-
-MAX_HEAD_DIM = 256
-"""Largest head dim of the attention kernels: a wider accumulator does not fit the registers."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,13 @@ class AttentionConfig:
     fma: bool = False
 
 
-class AttentionForwardKernel(Kernel):
+class AttentionForwardKernel(AttentionProgramKernel):
     """`o = softmax(q k^T / sqrt(D)) v` over `[B, S, H, D]`; batch and sequence are symbolic.
 
     Query i sees keys `i - left .. i + right`, each side bounded or not; causal is `right = 0`. `left` and
     `right` are run-time scalars: one compiled program serves every window.
     """
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
-    ALIGNMENT = 16
-    MAX_HEAD_DIM = MAX_HEAD_DIM
-    # Without this flag every exp2 carries a rescue path for results below 2^-126.
-    PASS_CONFIGS: ClassVar = {"tl.device_compile_flags": ["-ftz=true"]}
     Config = AttentionConfig
     CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
@@ -60,8 +57,6 @@ class AttentionForwardKernel(Kernel):
             "sm_90a": ((128, AttentionConfig(128, 128, 256, 1)), (None, AttentionConfig(128, 64, 256, 1))),
         },
     )
-    # Rows that are not a multiple of 16 bytes are copied by the threads that compute, and their addresses
-    # take registers: smaller tiles.
     UNALIGNED_CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
         devices={
@@ -70,7 +65,6 @@ class AttentionForwardKernel(Kernel):
         },
     )
 
-    # Float32 tiles take twice the memory, and their products run on the ordinary cores.
     EXACT_CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
         devices={
@@ -82,20 +76,13 @@ class AttentionForwardKernel(Kernel):
         },
     )
 
-    @classmethod
-    def default_config(cls, *, target, arch, **sizes):
-        table = cls.CONFIGS if sizes["head_dim"] % 8 == 0 else cls.UNALIGNED_CONFIGS
-        if sizes["dtype"] == "float32":
-            table = cls.EXACT_CONFIGS
-        return table.pick(target, arch, sizes)
-
     @staticmethod
     def program(*, heads, kv_heads, head_dim, dtype, left_bounded, right_bounded, config):
         batch = T.dynamic("batch")
         seq = T.dynamic("seq")
         bm, bn = config.block_m, config.block_n
         group = heads // kv_heads
-        depth = -(-head_dim // 16) * 16  # the tensor core takes 16 at a time; copies fill the rest with zeros
+        depth = padded_depth(head_dim)
         scale = math.log2(math.e) / math.sqrt(head_dim)
         neg_inf = -T.infinity(_ACC)
 
@@ -143,16 +130,7 @@ class AttentionForwardKernel(Kernel):
                     tile_product(
                         q_shared, k_shared, s_frag, False, True, T.GemmWarpPolicy.FullRow, config.fma
                     )
-                    if right_bounded:
-                        if (step + 1) * bn > T.min(row0 + right + 1, seq):
-                            for i, j in T.Parallel(bm, bn):
-                                s_frag[i, j] = T.if_then_else(
-                                    step * bn + j <= T.min(row0 + i + right, seq - 1), s_frag[i, j], neg_inf
-                                )
-                    else:
-                        if (step + 1) * bn > seq:
-                            for i, j in T.Parallel(bm, bn):
-                                s_frag[i, j] = T.if_then_else(step * bn + j < seq, s_frag[i, j], neg_inf)
+                    hide_keys(s_frag, row0, step * bn, right, seq, right_bounded)
                     if left_bounded:  # noqa: SIM102 (a choice of program, around a branch of it)
                         if step * bn < row0 + bm - 1 - left:
                             for i, j in T.Parallel(bm, bn):
@@ -180,12 +158,7 @@ class AttentionForwardKernel(Kernel):
                 for i, d in T.Parallel(bm, depth):
                     # A query that sees only scores of -inf gets 0, as in PyTorch.
                     o_frag[i, d] = T.if_then_else(row_sum[i] == 0.0, 0.0, o_frag[i, d] / row_sum[i])
-                # On the ordinary cores a row belongs to several threads, of which one stores it.
-                if config.fma:
-                    T.copy(o_frag, o[bz, row0 : row0 + bm, by, 0:depth])
-                else:
-                    T.copy(o_frag, o_shared)
-                    T.copy(o_shared, o[bz, row0 : row0 + bm, by, 0:depth])
+                store_rows(o_frag, o_shared, o, bz, row0, by, config.fma)
 
         return attention
 

@@ -16,11 +16,16 @@ Source: arXiv:2205.14135, arXiv:2307.08691.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.attention import MAX_HEAD_DIM
+from tileops_kernels.kernels.attention_parts import (
+    AttentionProgramKernel,
+    hide_keys,
+    hide_queries,
+    padded_depth,
+    store_rows,
+)
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.gemm_exact import tile_product
 
@@ -37,11 +42,6 @@ _LOG2_E = math.log2(math.e)
 
 STATISTICS_ROWS = 64
 """Queries whose statistics lie side by side, in rows of `[B, H, ceil(S / 64), 2, 64]`."""
-
-
-def _padded(head_dim):
-    """The tensor core takes 16 at a time; copies fill the rest with zeros."""
-    return -(-head_dim // 16) * 16
 
 
 @dataclass(frozen=True)
@@ -130,22 +130,14 @@ class AttentionBackwardConfig:
 _CPU = ((None, AttentionBackwardConfig(64, 64, 128, 0)),)
 
 
-class AttentionGradientKernel(Kernel):
-    """What the two programs of gradients share: dtypes, tables, and the choice among them."""
+class AttentionGradientKernel(AttentionProgramKernel):
+    """What the two programs of gradients share."""
 
-    SUPPORTED_DTYPES = frozenset({"float16", "bfloat16", "float32"})
-    ALIGNMENT = 16
-    MAX_HEAD_DIM = MAX_HEAD_DIM
-    # Without this flag every exp2 carries a rescue path for results below 2^-126.
-    PASS_CONFIGS: ClassVar = {"tl.device_compile_flags": ["-ftz=true"]}
     Config = AttentionBackwardConfig
-    # Rows that are not a multiple of 16 bytes are copied by the threads that compute, and their addresses
-    # take registers: smaller tiles.
     UNALIGNED_CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
         devices={"cpu": _CPU, "sm_80": ((None, AttentionBackwardConfig(64, 16, 128, 1)),)},
     )
-    # Float32 tiles take twice the memory, and their products run on the ordinary cores.
     EXACT_CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
         devices={
@@ -156,13 +148,6 @@ class AttentionGradientKernel(Kernel):
             ),
         },
     )
-
-    @classmethod
-    def default_config(cls, *, target, arch, **sizes):
-        table = cls.CONFIGS if sizes["head_dim"] % 8 == 0 else cls.UNALIGNED_CONFIGS
-        if sizes["dtype"] == "float32":
-            table = cls.EXACT_CONFIGS
-        return table.pick(target, arch, sizes)
 
 
 class AttentionQueryGradientKernel(AttentionGradientKernel):
@@ -195,7 +180,7 @@ class AttentionQueryGradientKernel(AttentionGradientKernel):
         bm, bn, fma = config.block, config.step, config.fma
         rows = STATISTICS_ROWS
         group = heads // kv_heads
-        depth = _padded(head_dim)
+        depth = padded_depth(head_dim)
         scale = _LOG2_E / math.sqrt(head_dim)
         policy = T.GemmWarpPolicy.FullRow
 
@@ -247,13 +232,7 @@ class AttentionQueryGradientKernel(AttentionGradientKernel):
                     T.copy(k[bz, step * bn : (step + 1) * bn, by // group, 0:depth], k_shared)
                     T.clear(s_frag)
                     tile_product(q_shared, k_shared, s_frag, False, True, policy, fma)
-                    if (step + 1) * bn > (T.min(row0 + 1, seq) if causal else seq):
-                        for i, j in T.Parallel(bm, bn):
-                            s_frag[i, j] = T.if_then_else(
-                                step * bn + j <= (T.min(row0 + i, seq - 1) if causal else seq - 1),
-                                s_frag[i, j],
-                                -T.infinity(_ACC),
-                            )
+                    hide_keys(s_frag, row0, step * bn, 0, seq, causal)
                     T.copy(v[bz, step * bn : (step + 1) * bn, by // group, 0:depth], v_shared)
                     T.clear(ds_frag)
                     tile_product(grad_shared, v_shared, ds_frag, False, True, policy, fma)
@@ -264,12 +243,7 @@ class AttentionQueryGradientKernel(AttentionGradientKernel):
 
                 for i, d in T.Parallel(bm, depth):
                     dq_frag[i, d] *= 1 / math.sqrt(head_dim)
-                # On the ordinary cores a row belongs to several threads, of which one stores it.
-                if fma:
-                    T.copy(dq_frag, dq[bz, row0 : row0 + bm, by, 0:depth])
-                else:
-                    T.copy(dq_frag, dq_shared)
-                    T.copy(dq_shared, dq[bz, row0 : row0 + bm, by, 0:depth])
+                store_rows(dq_frag, dq_shared, dq, bz, row0, by, fma)
 
         return attention_query_gradient
 
@@ -327,19 +301,10 @@ class AttentionKeyGradientKernel(AttentionGradientKernel):
         bm, bn, fma = config.block, config.step, config.fma
         per_tile = STATISTICS_ROWS // bn
         group = heads // kv_heads
-        depth = _padded(head_dim)
+        depth = padded_depth(head_dim)
         scale = _LOG2_E / math.sqrt(head_dim)
         policy = T.GemmWarpPolicy.FullRow
         of_keys, of_values = gradients != "dv", gradients != "dk"
-
-        @T.macro
-        def store(gradient, through, out, request, row0, head):
-            # On the ordinary cores a row belongs to several threads, of which one stores it.
-            if fma:
-                T.copy(gradient, out[request, row0 : row0 + bm, head, 0:depth])
-            else:
-                T.copy(gradient, through)
-                T.copy(through, out[request, row0 : row0 + bm, head, 0:depth])
 
         @T.prim_func
         def attention_key_gradient(
@@ -401,10 +366,8 @@ class AttentionKeyGradientKernel(AttentionGradientKernel):
                     tile_product(k_shared, q_shared, p_frag, False, True, policy, fma)
                     for i, j in T.Parallel(bm, bn):
                         p_frag[i, j] = T.exp2(p_frag[i, j] * scale - of_queries[0, j])
-                    if causal:  # noqa: SIM102 (a choice of program, around a branch of it)
-                        if step * bn < row0 + bm - 1:
-                            for i, j in T.Parallel(bm, bn):
-                                p_frag[i, j] = T.if_then_else(step * bn + j >= row0 + i, p_frag[i, j], 0.0)
+                    if causal:
+                        hide_queries(p_frag, row0, step * bn)
                     T.copy(grad_o[bz, step * bn : (step + 1) * bn, head, 0:depth], grad_shared)
                     if of_keys:
                         T.clear(ds_frag)
@@ -419,11 +382,11 @@ class AttentionKeyGradientKernel(AttentionGradientKernel):
                         tile_product(ds, q_shared, dk_frag, False, False, policy, fma)
 
                 if of_values:
-                    store(dv_frag, out_shared, dv, bz, row0, by)
+                    store_rows(dv_frag, out_shared, dv, bz, row0, by, fma)
                 if of_keys:
                     for i, d in T.Parallel(bm, depth):
                         dk_frag[i, d] *= 1 / math.sqrt(head_dim)
-                    store(dk_frag, out_shared, dk, bz, row0, by)
+                    store_rows(dk_frag, out_shared, dk, bz, row0, by, fma)
 
         return attention_key_gradient
 

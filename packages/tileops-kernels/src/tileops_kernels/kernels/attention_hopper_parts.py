@@ -12,7 +12,6 @@ import tilelang.language as T
 from tileops_kernels.kernels.base import Kernel
 
 __all__ = [
-    "ACC",
     "GROUP",
     "GROUPS",
     "OWN_ROWS",
@@ -30,7 +29,7 @@ __all__ = [
     "take_roles",
 ]
 
-ACC = "float32"
+_ACC = "float32"
 GROUP = 128  # threads of a warp group
 GROUPS = 2  # that compute
 ROWS = 64  # rows of the tensor core's tile, one per warp group
@@ -91,7 +90,7 @@ def fold(s_frag, row_max, sums, old_max, shift, rescale, scale):
     T.reduce_max(s_frag, row_max, dim=1, clear=False)
     for i in T.Parallel(rows):
         # A row that has seen no key yet has maximum -inf, and -inf - -inf is not 0.
-        shift[i] = T.if_then_else(row_max[i] == -T.infinity(ACC), 0.0, row_max[i] * scale)
+        shift[i] = T.if_then_else(row_max[i] == -T.infinity(_ACC), 0.0, row_max[i] * scale)
         rescale[i] = T.exp2(old_max[i] * scale - shift[i])
     for i, j in T.Parallel(rows, bn):
         s_frag[i, j] = T.exp2(s_frag[i, j] * scale - shift[i])

@@ -19,8 +19,9 @@ from tileops_kernels.kernels.decode_base import (
     SplitDecodeKernel,
     attend_tile,
     begin_part,
+    first_rows,
+    group_tiles,
     padded_depth,
-    rows_of,
     write_part,
 )
 
@@ -48,9 +49,7 @@ class DecodeKernel(SplitDecodeKernel):
         tokens = T.dynamic("tokens")
         splits = T.dynamic("splits")
         bn = config.block_n
-        group = heads // kv_heads
-        rows = rows_of(group)
-        tiles = -(-group // rows)
+        group, rows, tiles = group_tiles(heads, kv_heads)
         depth = padded_depth(head_dim)
 
         @T.prim_func
@@ -64,50 +63,24 @@ class DecodeKernel(SplitDecodeKernel):
             cap: T.float32,
         ):
             with T.Kernel(splits, kv_heads * tiles, batch, threads=config.threads) as (bx, by, bz):
-                q_shared = T.alloc_shared((rows, depth), dtype)
                 k_shared = T.alloc_shared((bn, depth), dtype)
                 v_shared = T.alloc_shared((bn, depth), dtype)
-                p_shared = T.alloc_shared((rows, bn), dtype)
-                s_frag = T.alloc_fragment((rows, bn), _ACC)
-                o_frag = T.alloc_fragment((rows, depth), _ACC)
-                row_max = T.alloc_fragment((rows,), _ACC)
-                row_sum = T.alloc_fragment((rows,), _ACC)
-                old_max = T.alloc_fragment((rows,), _ACC)
-                shift = T.alloc_fragment((rows,), _ACC)
-                part_sum = T.alloc_fragment((rows,), _ACC)
-                state = (o_frag, row_max, row_sum, old_max, shift, part_sum)
 
                 # Several blocks on a multiprocessor: no warp group takes the registers of another.
                 T.disable_warp_group_reg_alloc()
-
-                # Rows past the group belong to other heads: computed, never stored.
-                kv_head = by // tiles
-                first_row = (by % tiles) * rows
-                head0 = kv_head * group + first_row
+                kv_head, first_row, head0 = first_rows(by, group, rows, tiles)
                 # Every split walks the same number of tiles; those past the end of the cache are masked.
                 steps = T.ceildiv(T.ceildiv(tokens, bn), splits)
                 first = bx * steps * bn
 
-                T.copy(q[bz, head0 : head0 + rows, 0:depth], q_shared)
-                begin_part(state)
+                folded = begin_part(q, bz, head0, rows, depth, bn)
+                scoring = (capped, scale, cap, config.fma)
                 for step in T.Pipelined(steps, num_stages=config.num_stages):
                     token0 = first + step * bn
                     T.copy(k[bz, token0 : token0 + bn, kv_head, 0:depth], k_shared)
                     T.copy(v[bz, token0 : token0 + bn, kv_head, 0:depth], v_shared)
-                    attend_tile(
-                        q_shared,
-                        k_shared,
-                        v_shared,
-                        (s_frag, p_shared),
-                        state,
-                        token0,
-                        tokens,
-                        capped,
-                        scale,
-                        cap,
-                        config.fma,
-                    )
-                write_part(state, part, lse, bz, bx, head0, group - first_row, head_dim, whole)
+                    attend_tile(folded, k_shared, v_shared, token0, tokens, scoring)
+                write_part(folded, part, lse, bz, bx, head0, group - first_row, head_dim, whole)
 
         return decode
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import tilelang.language as T
 
-from tileops_kernels.kernels.attention import MAX_HEAD_DIM
+from tileops_kernels.kernels.attention_parts import MAX_HEAD_DIM
 from tileops_kernels.kernels.base import ConfigTable, Kernel
 from tileops_kernels.kernels.gemm_exact import tile_product
 
@@ -21,7 +21,9 @@ __all__ = [
     "SplitDecodeKernel",
     "attend_tile",
     "begin_part",
+    "first_rows",
     "fold_scores",
+    "group_tiles",
     "padded_depth",
     "pick_splits",
     "row_bytes",
@@ -52,6 +54,27 @@ def rows_of(group: int) -> int:
     [16, 16, 32, 64, 64]
     """
     return min(64, max(16, 1 << (group - 1).bit_length()))
+
+
+def group_tiles(heads: int, kv_heads: int) -> tuple[int, int, int]:
+    """Return the query heads that share a key head, the rows of a tile of them, and how many tiles they take.
+
+    >>> group_tiles(32, 8), group_tiles(100, 1)
+    ((4, 16, 1), (100, 64, 2))
+    """
+    group = heads // kv_heads
+    rows = rows_of(group)
+    return group, rows, -(-group // rows)
+
+
+def first_rows(tile, group, rows, tiles):
+    """Return the key head of a tile, its first row among the heads that share it, and that row's head.
+
+    Rows past the group belong to other heads: computed, never stored.
+    """
+    kv_head = tile // tiles
+    first_row = (tile % tiles) * rows
+    return kv_head, first_row, kv_head * group + first_row
 
 
 def row_bytes(sizes) -> int:
@@ -94,21 +117,45 @@ def pick_splits(blocks: int, steps: int, units: int, per_unit: int) -> int:
 
 
 @T.macro
-def attend_tile(q_shared, k_shared, v_shared, scores, state, token0, end, capped, scale, cap, fma):
-    """Fold one tile of keys and values into the running result; arguments as those of `fold_scores`."""
-    T.clear(scores[0])
-    tile_product(q_shared, k_shared, scores[0], False, True, T.GemmWarpPolicy.FullCol, fma)
-    fold_scores(v_shared, scores, state, token0, end, capped, scale, cap, fma)
+def begin_part(q, request, head0, rows, depth, bn):
+    """Fetch the block's queries and return the result of no tokens, to fold tiles of `bn` tokens into.
+
+    It is (queries, scores, probabilities in shared memory, state), and the state (output, maximum, sum, and
+    scratch rows).
+    """
+    q_shared = T.alloc_shared((rows, depth), q.dtype)
+    p_shared = T.alloc_shared((rows, bn), q.dtype)
+    s_frag = T.alloc_fragment((rows, bn), _ACC)
+    o_frag = T.alloc_fragment((rows, depth), _ACC)
+    row_max = T.alloc_fragment((rows,), _ACC)
+    row_sum = T.alloc_fragment((rows,), _ACC)
+    old_max = T.alloc_fragment((rows,), _ACC)
+    shift = T.alloc_fragment((rows,), _ACC)
+    part_sum = T.alloc_fragment((rows,), _ACC)
+    T.copy(q[request, head0 : head0 + rows, 0:depth], q_shared)
+    T.clear(o_frag)
+    T.clear(row_sum)
+    T.fill(row_max, -T.infinity(_ACC))
+    return q_shared, s_frag, p_shared, (o_frag, row_max, row_sum, old_max, shift, part_sum)
 
 
 @T.macro
-def fold_scores(v_shared, scores, state, token0, end, capped, scale, cap, fma):
-    """Fold the scores of one tile and its values into the running result; tokens from `end` on are masked.
+def attend_tile(folded, k_shared, v_shared, token0, end, scoring):
+    """Fold one tile of keys and values into the result; arguments as those of `fold_scores`."""
+    T.clear(folded[1])
+    tile_product(folded[0], k_shared, folded[1], False, True, T.GemmWarpPolicy.FullCol, scoring[3])
+    fold_scores(folded, v_shared, token0, end, scoring)
 
-    `scores` is (scores, probabilities in shared memory), `state` is (output, maximum, sum, and scratch rows).
-    Scores become base-2 exponents: `q k * scale`, or `cap * tanh(q k * scale)` if `capped`.
+
+@T.macro
+def fold_scores(folded, v_shared, token0, end, scoring):
+    """Fold the scores of one tile and its values into the result; tokens from `end` on are masked.
+
+    `folded` is what `begin_part` returned, `scoring` is (capped, scale, cap, fma). Scores become base-2
+    exponents: `q k * scale`, or `cap * tanh(q k * scale)` if `capped`.
     """
-    s_frag, p_shared = scores
+    _, s_frag, p_shared, state = folded
+    capped, scale, cap, fma = scoring
     o_frag, row_max, row_sum, old_max, shift, part_sum = state
     rows, bn = s_frag.shape
     neg_inf = -T.infinity(_ACC)
@@ -138,20 +185,12 @@ def fold_scores(v_shared, scores, state, token0, end, capped, scale, cap, fma):
 
 
 @T.macro
-def begin_part(state):
-    """Set the running result, as `attend_tile` takes it, to that of no tokens."""
-    o_frag, row_max, row_sum = state[0], state[1], state[2]
-    T.clear(o_frag)
-    T.clear(row_sum)
-    T.fill(row_max, -T.infinity(_ACC))
-
-
-@T.macro
-def write_part(state, part, lse, request, split, head0, rows_left, head_dim, whole):
+def write_part(folded, part, lse, request, split, head0, rows_left, head_dim, whole):
     """Write the normalised result and base-2 log-sum-exp of the first `rows_left` rows.
 
     A whole row that sees only scores of -inf is 0, as in PyTorch; of a part of a row the merge decides that.
     """
+    state = folded[3]
     o_frag, row_max, row_sum = state[0], state[1], state[2]
     rows, depth = o_frag.shape
     for i, d in T.Parallel(rows, depth):

@@ -14,9 +14,10 @@ from tileops_kernels.kernels.decode_base import (
     DecodeConfig,
     SplitDecodeKernel,
     begin_part,
+    first_rows,
     fold_scores,
+    group_tiles,
     padded_depth,
-    rows_of,
     write_part,
 )
 from tileops_kernels.kernels.gemm_exact import tile_product
@@ -69,9 +70,7 @@ class LatentDecodeKernel(SplitDecodeKernel):
         tokens = T.dynamic("tokens")
         splits = T.dynamic("splits")
         bn = config.block_n
-        group = heads // kv_heads
-        rows = rows_of(group)
-        tiles = -(-group // rows)
+        group, rows, tiles = group_tiles(heads, kv_heads)
         depth, pe_depth = padded_depth(head_dim), padded_depth(pe_dim)
 
         @T.prim_func
@@ -85,33 +84,21 @@ class LatentDecodeKernel(SplitDecodeKernel):
             scale: T.float32,
         ):
             with T.Kernel(splits, kv_heads * tiles, batch, threads=config.threads) as (bx, by, bz):
-                q_shared = T.alloc_shared((rows, depth), dtype)
                 q_pe_shared = T.alloc_shared((rows, pe_depth), dtype)
                 k_shared = T.alloc_shared((bn, depth), dtype)
                 k_pe_shared = T.alloc_shared((bn, pe_depth), dtype)
-                p_shared = T.alloc_shared((rows, bn), dtype)
-                s_frag = T.alloc_fragment((rows, bn), _ACC)
-                o_frag = T.alloc_fragment((rows, depth), _ACC)
-                row_max = T.alloc_fragment((rows,), _ACC)
-                row_sum = T.alloc_fragment((rows,), _ACC)
-                old_max = T.alloc_fragment((rows,), _ACC)
-                shift = T.alloc_fragment((rows,), _ACC)
-                part_sum = T.alloc_fragment((rows,), _ACC)
-                state = (o_frag, row_max, row_sum, old_max, shift, part_sum)
 
                 # As in `decode.py`: several blocks on a multiprocessor, rows past the group never stored, as
                 # many tiles in every split. A wide result takes the registers of the warps that load.
                 if depth <= 256:
                     T.disable_warp_group_reg_alloc()
-                kv_head = by // tiles
-                first_row = (by % tiles) * rows
-                head0 = kv_head * group + first_row
+                kv_head, first_row, head0 = first_rows(by, group, rows, tiles)
                 steps = T.ceildiv(T.ceildiv(tokens, bn), splits)
                 first = bx * steps * bn
 
-                T.copy(q[bz, head0 : head0 + rows, 0:depth], q_shared)
                 T.copy(q_pe[bz, head0 : head0 + rows, 0:pe_depth], q_pe_shared)
-                begin_part(state)
+                folded = begin_part(q, bz, head0, rows, depth, bn)
+                q_shared, s_frag = folded[0], folded[1]
                 for step in T.Pipelined(steps, num_stages=config.num_stages):
                     token0 = first + step * bn
                     T.copy(k[bz, token0 : token0 + bn, kv_head, 0:depth], k_shared)
@@ -121,8 +108,8 @@ class LatentDecodeKernel(SplitDecodeKernel):
                     tile_product(
                         q_pe_shared, k_pe_shared, s_frag, False, True, T.GemmWarpPolicy.FullCol, False
                     )
-                    fold_scores(k_shared, (s_frag, p_shared), state, token0, tokens, False, scale, 0.0, False)
-                write_part(state, part, lse, bz, bx, head0, group - first_row, head_dim, whole)
+                    fold_scores(folded, k_shared, token0, tokens, (False, scale, 0.0, False))
+                write_part(folded, part, lse, bz, bx, head0, group - first_row, head_dim, whole)
 
         return latent_decode
 

@@ -9,8 +9,9 @@ from tileops_kernels.kernels.decode_base import (
     SplitDecodeKernel,
     attend_tile,
     begin_part,
+    first_rows,
+    group_tiles,
     padded_depth,
-    rows_of,
     write_part,
 )
 
@@ -38,9 +39,7 @@ class PagedDecodeKernel(SplitDecodeKernel):
         pages = T.dynamic("pages")
         splits = T.dynamic("splits")
         bn = config.block_n
-        group = heads // kv_heads
-        rows = rows_of(group)
-        tiles = -(-group // rows)
+        group, rows, tiles = group_tiles(heads, kv_heads)
         depth = padded_depth(head_dim)
         whole_tiles = page_size % bn == 0  # a tile of tokens lies in one page
 
@@ -53,6 +52,21 @@ class PagedDecodeKernel(SplitDecodeKernel):
                 return table[request, tile * (bn // page_size) + i // page_size] * page_size + i % page_size
             token = tile * bn + i
             return table[request, token // page_size] * page_size + token % page_size
+
+        @T.macro
+        def gather(source, tokens, table, request, tile, kv_head):
+            for i, d in T.Parallel(bn, depth):
+                tokens[i, d] = source[row_of(table, request, tile, i), kv_head, d]
+
+        @T.macro
+        def gather_last(source, tokens, table, request, tile, kv_head, length):
+            # Cleared past the end: a probability of 0 does not silence a NaN in an unused row.
+            for i, d in T.Parallel(bn, depth):
+                tokens[i, d] = T.if_then_else(
+                    tile * bn + i < length and d < head_dim,
+                    source[row_of(table, request, tile, i), kv_head, d],
+                    T.cast(0, dtype),
+                )
 
         @T.prim_func
         def paged_decode(
@@ -67,34 +81,21 @@ class PagedDecodeKernel(SplitDecodeKernel):
             cap: T.float32,
         ):
             with T.Kernel(splits, kv_heads * tiles, batch, threads=config.threads) as (bx, by, bz):
-                q_shared = T.alloc_shared((rows, depth), dtype)
                 k_shared = T.alloc_shared((bn, depth), dtype)
                 v_shared = T.alloc_shared((bn, depth), dtype)
                 k_tail = T.alloc_shared((bn, depth), dtype)
                 v_tail = T.alloc_shared((bn, depth), dtype)
-                p_shared = T.alloc_shared((rows, bn), dtype)
-                s_frag = T.alloc_fragment((rows, bn), _ACC)
-                o_frag = T.alloc_fragment((rows, depth), _ACC)
-                row_max = T.alloc_fragment((rows,), _ACC)
-                row_sum = T.alloc_fragment((rows,), _ACC)
-                old_max = T.alloc_fragment((rows,), _ACC)
-                shift = T.alloc_fragment((rows,), _ACC)
-                part_sum = T.alloc_fragment((rows,), _ACC)
-                state = (o_frag, row_max, row_sum, old_max, shift, part_sum)
 
                 # As in `decode.py`: several blocks on a multiprocessor.
                 T.disable_warp_group_reg_alloc()
-
-                kv_head = by // tiles
-                first_row = (by % tiles) * rows
-                head0 = kv_head * group + first_row
+                kv_head, first_row, head0 = first_rows(by, group, rows, tiles)
                 length = lengths[bz]
                 share = T.ceildiv(T.ceildiv(length, bn), splits)
                 first = bx * share
                 full = T.max(T.min(share, length // bn - first), 0)
 
-                T.copy(q[bz, head0 : head0 + rows, 0:depth], q_shared)
-                begin_part(state)
+                folded = begin_part(q, bz, head0, rows, depth, bn)
+                scoring = (capped, scale, cap, config.fma)
                 for step in T.Pipelined(full, num_stages=config.num_stages):
                     tile = first + step
                     if whole_tiles:
@@ -102,53 +103,16 @@ class PagedDecodeKernel(SplitDecodeKernel):
                         T.copy(k[row : row + bn, kv_head, 0:depth], k_shared)
                         T.copy(v[row : row + bn, kv_head, 0:depth], v_shared)
                     else:
-                        for i, d in T.Parallel(bn, depth):
-                            k_shared[i, d] = k[row_of(table, bz, tile, i), kv_head, d]
-                        for i, d in T.Parallel(bn, depth):
-                            v_shared[i, d] = v[row_of(table, bz, tile, i), kv_head, d]
-                    attend_tile(
-                        q_shared,
-                        k_shared,
-                        v_shared,
-                        (s_frag, p_shared),
-                        state,
-                        tile * bn,
-                        length,
-                        capped,
-                        scale,
-                        cap,
-                        config.fma,
-                    )
+                        gather(k, k_shared, table, bz, tile, kv_head)
+                        gather(v, v_shared, table, bz, tile, kv_head)
+                    attend_tile(folded, k_shared, v_shared, tile * bn, length, scoring)
 
-                # Cleared past the end: a probability of 0 does not silence a NaN in an unused row.
                 tail = length // bn
                 if tail * bn < length and first <= tail and tail < first + share:
-                    for i, d in T.Parallel(bn, depth):
-                        k_tail[i, d] = T.if_then_else(
-                            tail * bn + i < length and d < head_dim,
-                            k[row_of(table, bz, tail, i), kv_head, d],
-                            T.cast(0, dtype),
-                        )
-                    for i, d in T.Parallel(bn, depth):
-                        v_tail[i, d] = T.if_then_else(
-                            tail * bn + i < length and d < head_dim,
-                            v[row_of(table, bz, tail, i), kv_head, d],
-                            T.cast(0, dtype),
-                        )
-                    attend_tile(
-                        q_shared,
-                        k_tail,
-                        v_tail,
-                        (s_frag, p_shared),
-                        state,
-                        tail * bn,
-                        length,
-                        capped,
-                        scale,
-                        cap,
-                        config.fma,
-                    )
-                write_part(state, part, lse, bz, bx, head0, group - first_row, head_dim, whole)
+                    gather_last(k, k_tail, table, bz, tail, kv_head, length)
+                    gather_last(v, v_tail, table, bz, tail, kv_head, length)
+                    attend_tile(folded, k_tail, v_tail, tail * bn, length, scoring)
+                write_part(folded, part, lse, bz, bx, head0, group - first_row, head_dim, whole)
 
         return paged_decode
 
