@@ -16,7 +16,6 @@ from tileops_kernels.kernels.attention_backward import (
 from tileops_kernels.kernels.attention_backward_hopper import (
     AttentionBackwardHopperConfig,
     AttentionGradientHopperKernel,
-    AttentionKeyGradientHopperKernel,
 )
 from tileops_kernels.ops import get_op
 from tileops_kernels.targets.cuda.lowering import lower
@@ -54,22 +53,31 @@ def test_accumulators_of_wide_heads_are_a_launch_each(log, head_dim, launched):
     assert [call.static["gradients"] for call in log[2:]] == launched
 
 
-def test_hopper_takes_its_own_schedules_for_the_heads_they_are_written_for(log, monkeypatch):
+def test_hopper_takes_its_own_schedule_for_the_heads_it_is_written_for(log, monkeypatch):
     serves = classmethod(lambda cls, device: True)
     monkeypatch.setattr(AttentionGradientHopperKernel, "serves_device", serves)
     calls = [(64, torch.bfloat16), (80, torch.float16), (128, torch.float16), (128, torch.float32)]
     for head_dim, dtype in calls:
         get_op(OP)()(*operands(11, head_dim, dtype=dtype))
-    hopper = ["AttentionQueryGradientHopperKernel", "AttentionKeyGradientHopperKernel"]
+    hopper = ["AttentionGradientHopperKernel"]
     general = ["AttentionQueryGradientKernel", "AttentionKeyGradientKernel"]
     launched = [call.kernel for call in log if call.kernel != "AttentionStatisticsKernel"]
     assert launched == [*hopper, *general, *hopper, *general]
     assert not AttentionGradientHopperKernel.serves("cpu", None)
 
 
+def test_hopper_writes_all_gradients_in_one_launch(log, monkeypatch):
+    serves = classmethod(lambda cls, device: True)
+    monkeypatch.setattr(AttentionGradientHopperKernel, "serves_device", serves)
+    gradients = get_op(OP)()(*operands(11, 64))
+    statistics, launch = log
+    assert launch.args[4] is statistics.args[-1]
+    assert [found is given for found, given in zip(launch.args[5:], gradients, strict=True)] == [True] * 3
+
+
 def test_a_block_that_would_wait_for_itself_is_refused():
     with pytest.raises(ConfigError, match="num_stages is 2, expected at least 3"):
-        AttentionBackwardHopperConfig(64, 2)
+        AttentionBackwardHopperConfig(112, 64, 2)
 
 
 def test_the_mask_is_the_only_param(log):
@@ -123,13 +131,10 @@ def test_float32_never_meets_tensor_cores_and_unaligned_heads_take_smaller_tiles
 
 def test_steps_divide_the_tiles_of_statistics():
     kernel = AttentionKeyGradientKernel
-    tables = (
-        kernel.CONFIGS,
-        kernel.UNALIGNED_CONFIGS,
-        kernel.EXACT_CONFIGS,
-        AttentionKeyGradientHopperKernel.CONFIGS,
-    )
+    tables = (kernel.CONFIGS, kernel.UNALIGNED_CONFIGS, kernel.EXACT_CONFIGS)
     steps = {config.step for table in tables for row in table.devices.values() for _, config in row}
+    hopper = AttentionGradientHopperKernel.CONFIGS.devices.values()
+    steps |= {config.queries for row in hopper for _, config in row}
     assert {STATISTICS_ROWS % step for step in steps} == {0}
 
 
@@ -144,3 +149,27 @@ def test_hopper_clears_accumulators_once():
     cleared = re.compile(r"\(float4\*\)\((d[kv]_frag) .*broadcast_var")
     assert sorted(cleared.findall(loading)) == ["dk_frag", "dv_frag"]
     assert cleared.findall(computing) == []
+
+
+def test_hopper_keeps_apart_what_a_block_needs_at_once():
+    """Blocks that own keys and blocks that own queries lay out the same memory, each for themselves."""
+    kernel = AttentionGradientHopperKernel
+    static = dict(kernel.samples()[0])
+    config = kernel.default_config(target="cuda", arch="sm_90a", **static)
+    code = lower(kernel.program(**static, config=config), "sm_90a", kernel.PASS_CONFIGS)
+    body = code.device[code.device.rindex("__global__") :]
+    starts = {name: int(at) for name, at in re.findall(r"(\w+) = .*buf_dyn_shmem \+ (\d+)", body)}
+    row = static["head_dim"] * 2
+    own, stages = 128 * row, config.num_stages
+    ring, values = stages * config.queries * row, 2 * config.keys * row
+    needed = (
+        {"k": own, "v": own, "q": ring, "grad_o": ring, "statistics": stages * 2 * config.queries * 4},
+        {"q": own, "grad_o": own, "k": stages * config.keys * row, "v": values},
+    )
+    for branch, sizes in zip(body.split("\n  } else {\n"), needed, strict=True):
+        fetched = set(re.findall(r"tma_load\((\w+)_desc\w*, .*\*\)(\w+)\)\[", branch))
+        taken = sorted((starts[buffer], sizes.pop(source)) for source, buffer in fetched)
+        assert sizes == {}
+        ends = [start + size for start, size in taken]
+        assert all(end <= start for end, (start, _) in zip(ends, taken[1:], strict=False))
+        assert ends[-1] <= code.dynamic_shared_bytes

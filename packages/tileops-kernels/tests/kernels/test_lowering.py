@@ -72,8 +72,7 @@ def test_every_sample_compiles_without_spills() -> None:
         ("AttentionHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("LatentDecodeHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("AttentionKeyGradientKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
-        ("AttentionKeyGradientHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
-        ("AttentionQueryGradientHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
+        ("AttentionGradientHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
     ],
 )
 def test_matrix_kernels_use_hopper_instructions(name: str, expected: set[str]) -> None:
@@ -86,9 +85,8 @@ def test_matrix_kernels_use_hopper_instructions(name: str, expected: set[str]) -
     ("name", "config", "serialised"),
     [
         ("AttentionHopperKernel", None, False),
-        ("AttentionQueryGradientHopperKernel", None, False),
-        ("AttentionQueryGradientHopperKernel", AttentionBackwardHopperConfig(128, 3), True),
-        ("AttentionKeyGradientHopperKernel", None, False),
+        ("AttentionGradientHopperKernel", None, False),
+        ("AttentionGradientHopperKernel", AttentionBackwardHopperConfig(128, 64, 3), True),
     ],
 )
 def test_products_under_way_fit_the_registers(

@@ -14,10 +14,7 @@ from tileops_kernels.kernels.attention_backward import (
     AttentionQueryGradientKernel,
     AttentionStatisticsKernel,
 )
-from tileops_kernels.kernels.attention_backward_hopper import (
-    AttentionKeyGradientHopperKernel,
-    AttentionQueryGradientHopperKernel,
-)
+from tileops_kernels.kernels.attention_backward_hopper import AttentionGradientHopperKernel
 from tileops_kernels.ops.flows._dense import bound_over_batch, reader
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 
@@ -27,29 +24,30 @@ if TYPE_CHECKING:
 __all__ = ["OPS", "AttentionBackward"]
 
 
-def _programs(device: torch.device, *, head_dim: int, dtype: str, **static: Any) -> list[Any]:
-    """Return the programs of dq, then those of dk and dv."""
+_OF_QUERIES, _OF_KEYS, _ALL = slice(0, 1), slice(1, 3), slice(0, 3)  # of the gradients dq, dk and dv
+
+
+def _programs(device: torch.device, *, head_dim: int, dtype: str, **static: Any) -> list[tuple[Any, slice]]:
+    """Return the programs, and which of the gradients each of them writes."""
     static |= {"head_dim": head_dim, "dtype": dtype}
-    if AttentionKeyGradientHopperKernel.fits(device, head_dim, dtype):
-        kernels = (AttentionQueryGradientHopperKernel, AttentionKeyGradientHopperKernel)
-        return [kernel.compiled(device, **static) for kernel in kernels]
+    if AttentionGradientHopperKernel.fits(device, head_dim, dtype):
+        return [(AttentionGradientHopperKernel.compiled(device, **static), _ALL)]
     of_keys = (
-        AttentionKeyGradientKernel.compiled(device, **static, gradients=gradients)
+        (AttentionKeyGradientKernel.compiled(device, **static, gradients=gradients), _OF_KEYS)
         for gradients in AttentionKeyGradientKernel.launches(head_dim)
     )
-    return [AttentionQueryGradientKernel.compiled(device, **static), *of_keys]
+    return [(AttentionQueryGradientKernel.compiled(device, **static), _OF_QUERIES), *of_keys]
 
 
 class AttentionBackward(Flow):
-    """Gradients of q, k and v over `[B, S, H, D]`, in a fixed order of summation; on Hopper by schedules of
-    their own."""
+    """Gradients of q, k and v over `[B, S, H, D]`, in a fixed order of summation; on Hopper by a schedule of
+    its own."""
 
     kernels = (
         AttentionStatisticsKernel,
         AttentionQueryGradientKernel,
         AttentionKeyGradientKernel,
-        AttentionQueryGradientHopperKernel,
-        AttentionKeyGradientHopperKernel,
+        AttentionGradientHopperKernel,
     )
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
@@ -73,27 +71,26 @@ class AttentionBackward(Flow):
         shapes = (q.shape, k.shape, k.shape)
         tiles = (batch, heads, -(-seq // STATISTICS_ROWS), 2, STATISTICS_ROWS)
 
-        def allocate(q: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            statistics = q.new_empty(tiles, dtype=torch.float32)
-            return statistics, *(q.new_empty(shape) for shape in shapes)
+        def allocate(q: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+            return q.new_empty(tiles, dtype=torch.float32), tuple(q.new_empty(shape) for shape in shapes)
 
         q, k, v, o, grad_o, lse = (read(t) for read, t in zip(reads, inputs, strict=True))
-        statistics, dq, dk, dv = allocate(q)
+        statistics, gradients = allocate(q)
         prepare = bound_over_batch(
             AttentionStatisticsKernel.compiled(device, **static), o, grad_o, lse, statistics
         )
-        programs = _programs(device, **shared)
-        of_queries = bound_over_batch(programs[0], q, k, v, grad_o, statistics, dq)
-        of_keys = [bound_over_batch(program, q, k, v, grad_o, statistics, dk, dv) for program in programs[1:]]
+        launches = [
+            (bound_over_batch(program, q, k, v, grad_o, statistics, *gradients[written]), written)
+            for program, written in _programs(device, **shared)
+        ]
 
-        def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
             q, k, v, o, grad_o, lse = (read(t) for read, t in zip(reads, inputs, strict=True))
-            statistics, dq, dk, dv = allocate(q)
+            statistics, gradients = allocate(q)
             prepare(o, grad_o, lse, statistics)
-            of_queries(q, k, v, grad_o, statistics, dq)
-            for launch in of_keys:
-                launch(q, k, v, grad_o, statistics, dk, dv)
-            return dq, dk, dv
+            for launch, written in launches:
+                launch(q, k, v, grad_o, statistics, *gradients[written])
+            return gradients
 
         return run
 
