@@ -154,7 +154,7 @@ def fold_scores(folded, v_shared, token0, end, scoring):
     `folded` is what `begin_part` returned, `scoring` is (capped, scale, cap, fma). Scores become base-2
     exponents: `q k * scale`, or `cap * tanh(q k * scale)` if `capped`.
     """
-    _, s_frag, p_shared, state = folded
+    s_frag, p_shared, state = folded[1], folded[2], folded[3]
     capped, scale, cap, fma = scoring
     o_frag, row_max, row_sum, old_max, shift, part_sum = state
     rows, bn = s_frag.shape
