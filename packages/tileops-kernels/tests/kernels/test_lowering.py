@@ -69,6 +69,7 @@ def test_every_sample_compiles_without_spills() -> None:
         ("GemmKernel", {"wgmma", "tma"}),
         ("AttentionForwardKernel", {"wgmma", "tma"}),
         ("GemmHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
+        ("GroupedGemmHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("AttentionHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("LatentDecodeHopperKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
         ("AttentionKeyGradientKernel", {"wgmma", "tma", "mbarrier", "setmaxnreg"}),
@@ -87,6 +88,7 @@ def test_matrix_kernels_use_hopper_instructions(name: str, expected: set[str]) -
         ("AttentionHopperKernel", None, False),
         ("AttentionGradientHopperKernel", None, False),
         ("AttentionGradientHopperKernel", AttentionBackwardHopperConfig(128, 64, 3), True),
+        ("GroupedGemmHopperKernel", None, False),
     ],
 )
 def test_products_under_way_fit_the_registers(

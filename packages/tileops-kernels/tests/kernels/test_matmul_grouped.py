@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tileops_kernels.kernels.grouped_gemm import GroupedConfig, GroupedGemmKernel, GroupedGemmRowsKernel
+from tileops_kernels.kernels.grouped_gemm_hopper import GroupedGemmHopperKernel
 from tileops_kernels.ops import get_op
 
 SHARED_MEMORY = {"sm_80": 163 << 10, "sm_90a": 227 << 10}
@@ -94,16 +95,16 @@ def test_groups_of_few_rows_have_low_tiles_that_most_of_them_fit(arch: str) -> N
     assert unknown.block_m == heights[-1]
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("kernel", [GroupedGemmKernel, GroupedGemmRowsKernel])
+@pytest.mark.parametrize(
+    ("kernel", "arch"),
+    [(GroupedGemmKernel, "sm_80"), (GroupedGemmRowsKernel, "sm_80"), (GroupedGemmRowsKernel, "sm_90a")],
+)
 def test_a_tile_fits_shared_memory(kernel: type, arch: str) -> None:
     for _, tile in kernel.CONFIGS.devices[arch]:
         assert isinstance(tile, GroupedConfig)
         stages = max(tile.num_stages, 1)
-        written = tile.block_m * (tile.chunk or tile.block_n) if kernel is GroupedGemmKernel else 0
-        needed = 2 * (stages * (tile.block_m + tile.block_n) * tile.block_k + written)
-        assert needed * (1 + tile.shared_sm) <= SHARED_MEMORY[arch]
-        assert not (tile.swap_ab and tile.chunk)
+        written = tile.block_m * tile.block_n if kernel is GroupedGemmKernel else 0
+        assert 2 * (stages * (tile.block_m + tile.block_n) * tile.block_k + written) <= SHARED_MEMORY[arch]
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,46 @@ def test_a_sum_over_rows_without_the_copy_engine_has_one_stage(m, n, trans_b, on
 @pytest.mark.parametrize("static", [s for s in GroupedGemmRowsKernel.samples() if s["m"] % 8], ids=str)
 def test_odd_columns_lower(static):
     assert GroupedGemmRowsKernel.lower("sm_90a", **static).spill_store_bytes == 0
+
+
+@pytest.mark.parametrize(("n", "kernel"), [(40, GroupedGemmHopperKernel), (44, GroupedGemmKernel)])
+def test_hopper_forms_what_its_copy_engine_can_fetch(n, kernel, log, monkeypatch):
+    monkeypatch.setattr(GroupedGemmHopperKernel, "serves_device", classmethod(lambda cls, device: True))
+    monkeypatch.setattr(
+        GroupedGemmHopperKernel,
+        "config_for",
+        classmethod(lambda cls, device, **sizes: cls.default_config(target="cuda", arch="sm_90a", **sizes)),
+    )
+    get_op("GroupedGemmFwdOp")()(*operands(False, True, n=n))
+    get_op("GroupedGemmFwdOp")(transpose_a=True)(*operands(True, True, n=n))
+    assert [launched.kernel for launched in log] == [kernel.__name__, "GroupedGemmRowsKernel"]
+
+
+def test_groups_of_few_rows_have_low_tiles_on_hopper():
+    heights = []
+    for mean in (1, 8, 16, 24, 48, 64, 128):
+        tile = GroupedGemmHopperKernel.default_config(
+            target="cuda", arch="sm_90a", n=64, k=64, group_rows=mean
+        )
+        heights.append(tile.block_n if tile.swap_ab else tile.block_m)
+        assert tile.block_m == 64 * tile.groups
+        assert tile.block_n % tile.chunk == 0 or tile.swap_ab
+        results = 0 if tile.swap_ab else 2 * tile.block_m * tile.chunk
+        buffers = tile.num_stages * (tile.block_m + tile.block_n) * tile.block_k
+        assert 2 * (buffers + results) <= SHARED_MEMORY["sm_90a"]
+    assert heights == sorted(heights)
+    assert all(height >= mean for height, mean in zip(heights, (1, 8, 16, 24, 48, 64, 128), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nvcc")
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("group_rows", [8, 24, 48])
+def test_low_tiles_compile_on_hopper(group_rows, trans_b):
+    static = {"n": 520, "k": 264, "dtype": "float16", "trans_b": trans_b}
+    config = GroupedGemmHopperKernel.default_config(
+        target="cuda", arch="sm_90a", group_rows=group_rows, **static
+    )
+    found = GroupedGemmHopperKernel.lower("sm_90a", config, **static)
+    assert found.spill_store_bytes + found.spill_load_bytes == 0
+    assert {"wgmma", "tma", "mbarrier"} <= found.instructions

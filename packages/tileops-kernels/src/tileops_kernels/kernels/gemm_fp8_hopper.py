@@ -48,7 +48,7 @@ def fp8_hopper_product(*, m, n, k, out_dtype, per_block, config, biased=False, b
     """Return the macro `product(a, b, scale_a, scale_b, bias, d)` that `fp8_program` makes a program of."""
     bm, bn, bk, stages = config.block_m, config.block_n, config.block_k, config.num_stages
     groups, blocks, width = config.groups, config.blocks, config.width
-    parts = matmul_parts(n=n, k=k, trans_a=False, trans_b=True, batched=batch is not None, config=config)
+    parts = matmul_parts(n=n, k=k, trans_a=False, trans_b=True, config=config)
     rows, steps, n_tiles = parts.rows, parts.steps, parts.n_tiles
     locate, multiply, give_back = parts.locate, parts.multiply, parts.give_back
     store, fetch, share_out = parts.store, parts.fetch, parts.share_out

@@ -44,9 +44,8 @@ def matmul_hopper_program(*, n, k, dtype, trans_a, trans_b, batched, config):
     batch = T.dynamic("batch")
     bm, bn, bk, stages = config.block_m, config.block_n, config.block_k, config.num_stages
     groups, blocks = config.groups, config.blocks
-    parts = matmul_parts(n=n, k=k, trans_a=trans_a, trans_b=trans_b, batched=batched, config=config)
-    rows, steps, n_tiles = parts.rows, parts.steps, parts.n_tiles
-    locate, multiply, give_back = parts.locate, parts.multiply, parts.give_back
+    parts = matmul_parts(n=n, k=k, trans_a=trans_a, trans_b=trans_b, config=config)
+    rows, n_tiles, locate, sum_up = parts.rows, parts.n_tiles, parts.locate, parts.sum_up
     store, fetch, share_out = parts.store, parts.fetch, parts.share_out
     lead = (batch,) if batched else ()
     a_shape = (*lead, k, m) if trans_a else (*lead, m, k)
@@ -61,18 +60,7 @@ def matmul_hopper_program(*, n, k, dtype, trans_a, trans_b, batched, config):
         T.set_max_nreg(REGISTERS[groups][1], 1)
         for r in T.serial(rounds):
             locate(block + r * blocks, place, m_tiles)
-            T.barrier_wait(full[at % stages], at // stages % 2)
-            multiply(group, a_shared, b_shared, acc, at % stages, True, 0, bn)
-            for _ in T.serial(steps - 1):
-                T.barrier_wait(full[(at + 1) % stages], (at + 1) // stages % 2)
-                multiply(group, a_shared, b_shared, acc, (at + 1) % stages, False, 0, bn)
-                T.wait_wgmma(1)
-                give_back(tx, empty, at % stages)
-                at = at + 1
-            T.wait_wgmma(0)
-            T.warpgroup_fence_operand(acc, num_regs=rows * bn // GROUP)
-            give_back(tx, empty, at % stages)
-            at = at + 1
+            sum_up(group, tx, acc, at, a_shared, b_shared, full, empty)
             store(group, acc, place, d_shared, d)
         T.tma_store_wait(0)
 

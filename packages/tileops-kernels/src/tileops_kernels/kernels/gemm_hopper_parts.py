@@ -60,16 +60,24 @@ def only(config: Any) -> ConfigTable:
     return ConfigTable(size=lambda sizes: 0, devices={"sm_90a": ((None, config),)}, everywhere=False)
 
 
-def matmul_parts(*, n, k, trans_a, trans_b, batched, config):
+def matmul_parts(*, n, k, trans_a, trans_b, config):
     """Return the macros that products share, for `op(a)[m, k] @ op(b)[k, n]` in the tiles of `config`.
 
-    * `locate(tile, place, m_tiles)` sets (row, column, batch) of a tile.
+    An operand of three dims is a stack of matrices.
+
+    * `locate(tile, place, m_tiles)` sets (row, column, matrix) of a tile;
+      `locate_within(tile, place, m_tiles)` sets row and column alone.
     * `multiply(group, a_shared, b_shared, acc, slot, clear, first, width)` issues the product of a group's
       rows of buffer `slot` with `width` of its columns from `first` on.
     * `give_back(tx, empty, slot)`: a warp has read a buffer.
+    * `sum_up(group, tx, acc, at, a_shared, b_shared, full, empty)` forms a group's rows of a tile in `acc`,
+      with one product in flight, from buffer number `at` on, which it moves on.
     * `store(group, acc, place, d_shared, d)` writes a group's rows through two small buffers.
     * `fetch(block, rounds, m_tiles, a_shared, b_shared, full, empty, a, b, also, *context)` is what the
       loading warp does; it calls the macro `also(r, step, place, *context)` ahead of every step.
+    * `fetch_walk(walk, ...)` is `fetch` for tiles that are shared out in another way. `walk` has a macro in
+      place of `locate`, to which the third argument means what it likes, the count of numbers in its `place`,
+      and a function from `place` to the number of steps, 0 where nothing is to be fetched.
     * `share_out(0, tx, compute, *context)` calls the macro `compute(group, tx, *context)` for the warp group
       that a computing thread belongs to.
     """
@@ -80,19 +88,22 @@ def matmul_parts(*, n, k, trans_a, trans_b, batched, config):
     n_tiles = -(-n // bn)
 
     def region(buffer, request, row, col, height, width):
-        if batched:
+        if len(buffer.shape) == 3:
             return buffer[request, row : row + height, col : col + width]
         return buffer[row : row + height, col : col + width]
 
     @T.macro
-    def locate(tile, place, m_tiles):
-        place[2] = T.truncdiv(tile, m_tiles * n_tiles)
-        inner = T.truncmod(tile, m_tiles * n_tiles)
-        first = T.truncdiv(inner, panel * n_tiles) * panel
+    def locate_within(tile, place, m_tiles):
+        first = T.truncdiv(tile, panel * n_tiles) * panel
         height = T.min(panel, m_tiles - first)
-        rest = T.truncmod(inner, panel * n_tiles)
+        rest = T.truncmod(tile, panel * n_tiles)
         place[0] = (first + T.truncmod(rest, height)) * bm
         place[1] = T.truncdiv(rest, height) * bn
+
+    @T.macro
+    def locate(tile, place, m_tiles):
+        place[2] = T.truncdiv(tile, m_tiles * n_tiles)
+        locate_within(T.truncmod(tile, m_tiles * n_tiles), place, m_tiles)
 
     def columns_of(b_shared, slot, first, width):
         if width == bn:
@@ -129,6 +140,21 @@ def matmul_parts(*, n, k, trans_a, trans_b, batched, config):
             T.barrier_arrive(empty[slot])
 
     @T.macro
+    def sum_up(group, tx, acc, at: T.Ref, a_shared, b_shared, full, empty):
+        T.barrier_wait(full[at % stages], at // stages % 2)
+        multiply(group, a_shared, b_shared, acc, at % stages, True, 0, bn)
+        for _ in T.serial(steps - 1):
+            T.barrier_wait(full[(at + 1) % stages], (at + 1) // stages % 2)
+            multiply(group, a_shared, b_shared, acc, (at + 1) % stages, False, 0, bn)
+            T.wait_wgmma(1)
+            give_back(tx, empty, at % stages)
+            at = at + 1
+        T.wait_wgmma(0)
+        T.warpgroup_fence_operand(acc, num_regs=rows * bn // GROUP)
+        give_back(tx, empty, at % stages)
+        at = at + 1
+
+    @T.macro
     def store(group, acc, place, d_shared, d):
         # Two chunks of the result are on their way out at a time.
         for c in T.unroll(bn // chunk):
@@ -141,13 +167,14 @@ def matmul_parts(*, n, k, trans_a, trans_b, batched, config):
             )
 
     @T.macro
-    def fetch(block, rounds, m_tiles, a_shared, b_shared, full, empty, a, b, also, *context):
-        place = T.alloc_local((3,), "int32")
+    def fetch_walk(walk, block, rounds, where, a_shared, b_shared, full, empty, a, b, also, *context):
+        locate_next, numbers, steps_of = walk
+        place = T.alloc_local((numbers,), "int32")
         at = T.alloc_var("int32", init=0)
         for r in T.serial(rounds):
-            locate(block + r * blocks, place, m_tiles)
+            locate_next(block + r * blocks, place, where)
             row, col, request = place[0], place[1], place[2]
-            for step in T.serial(steps):
+            for step in T.serial(steps_of(place)):
                 slot = at % stages
                 also(r, step, place, *context)
                 T.barrier_wait(empty[slot], (at // stages + 1) % 2)
@@ -171,6 +198,10 @@ def matmul_parts(*, n, k, trans_a, trans_b, batched, config):
                 at = at + 1
 
     @T.macro
+    def fetch(*context):
+        fetch_walk((locate, 3, lambda place: steps), *context)
+
+    @T.macro
     def share_out(group, tx, compute, *context):
         # The first branch is a choice of program, around a branch of it.
         if group == groups - 1:  # noqa: SIM114
@@ -185,9 +216,12 @@ def matmul_parts(*, n, k, trans_a, trans_b, batched, config):
         steps=steps,
         n_tiles=n_tiles,
         locate=locate,
+        locate_within=locate_within,
+        sum_up=sum_up,
         multiply=multiply,
         give_back=give_back,
         store=store,
         fetch=fetch,
+        fetch_walk=fetch_walk,
         share_out=share_out,
     )

@@ -30,9 +30,6 @@ class GroupedConfig:
         block_m, block_n, block_k: tile of the output, and depth of one pipeline stage.
         threads: threads that compute.
         num_stages: depth of the copy pipeline.
-        swap_ab: compute the transposed tile, for groups of few rows.
-        chunk: columns that are written at once, which leaves shared memory to the operands; 0: all.
-        shared_sm: several blocks share a multiprocessor, so no warp group takes the registers of another.
     """
 
     block_m: int
@@ -40,9 +37,6 @@ class GroupedConfig:
     block_k: int
     threads: int
     num_stages: int
-    swap_ab: bool = False
-    chunk: int = 0
-    shared_sm: bool = False
 
 
 @T.macro
@@ -80,22 +74,14 @@ class GroupedGemmKernel(Kernel):
                 (48, GroupedConfig(64, 64, 64, 128, 3)),
                 (None, GroupedConfig(128, 128, 32, 128, 3)),
             ),
-            "sm_90a": (
-                (8, GroupedConfig(16, 128, 64, 128, 6, swap_ab=True, shared_sm=True)),
-                (24, GroupedConfig(32, 128, 64, 128, 5, swap_ab=True, shared_sm=True)),
-                (48, GroupedConfig(64, 128, 64, 128, 4, shared_sm=True)),
-                (None, GroupedConfig(128, 256, 64, 256, 4, chunk=64)),
-            ),
         },
     )
 
     @staticmethod
     def program(*, n, k, dtype, trans_b, config):
         rows, groups = T.dynamic("rows"), T.dynamic("groups")
-        bm, bn, bk, swap = config.block_m, config.block_n, config.block_k, config.swap_ab
-        n_tiles, width = -(-n // bn), config.chunk or bn
-        # Every warp has rows of all chunks.
-        policy = T.GemmWarpPolicy.FullRow if config.chunk else T.GemmWarpPolicy.Square
+        bm, bn, bk = config.block_m, config.block_n, config.block_k
+        n_tiles = -(-n // bn)
         b_shape = (groups, n, k) if trans_b else (groups, k, n)
 
         @T.prim_func
@@ -110,11 +96,9 @@ class GroupedGemmKernel(Kernel):
             with T.Kernel(places * n_tiles, threads=config.threads) as (tile,):
                 a_shared = T.alloc_shared((bm, bk), dtype)
                 b_shared = T.alloc_shared((bn, bk) if trans_b else (bk, bn), dtype)
-                d_shared = T.alloc_shared((bm, width), dtype)
-                acc = T.alloc_fragment((bn, bm) if swap else (bm, bn), _ACC)
+                d_shared = T.alloc_shared((bm, bn), dtype)
+                acc = T.alloc_fragment((bm, bn), _ACC)
                 place = T.alloc_local((3,), _INDEX)  # group, first row of the tile, end of the rows
-                if config.shared_sm:
-                    T.disable_warp_group_reg_alloc()
 
                 # Tiles of the same rows run together, then those of the group's next rows.
                 slot, col0 = T.truncdiv(tile, n_tiles), T.truncmod(tile, n_tiles) * bn
@@ -138,19 +122,11 @@ class GroupedGemmKernel(Kernel):
                                 T.copy(b[group, col0 : col0 + bn, step * bk : (step + 1) * bk], b_shared)
                             else:
                                 T.copy(b[group, step * bk : (step + 1) * bk, col0 : col0 + bn], b_shared)
-                            if swap:
-                                T.gemm(b_shared, a_shared, acc, transpose_A=not trans_b, transpose_B=True)
-                            else:
-                                T.gemm(a_shared, b_shared, acc, transpose_B=trans_b, policy=policy)
-                        for c in T.unroll(bn // width):
-                            if swap:
-                                for i, j in T.Parallel(bn, bm):
-                                    d_shared[j, i] = acc[i, j]
-                            else:
-                                T.copy(acc[0:bm, c * width : (c + 1) * width], d_shared)
-                            for i, j in T.Parallel(bm, width):
-                                if T.And(row0 + i < end, col0 + c * width + j < n):
-                                    d[row0 + i, col0 + c * width + j] = d_shared[i, j]
+                            T.gemm(a_shared, b_shared, acc, transpose_B=trans_b)
+                        T.copy(acc, d_shared)
+                        for i, j in T.Parallel(bm, bn):
+                            if T.And(row0 + i < end, col0 + j < n):
+                                d[row0 + i, col0 + j] = d_shared[i, j]
 
         return grouped_gemm
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tileops_kernels.kernels.grouped_gemm import GroupedGemmKernel, GroupedGemmRowsKernel
+from tileops_kernels.kernels.grouped_gemm_hopper import GroupedGemmHopperKernel
 from tileops_kernels.ops.flows._dense import reader
 from tileops_kernels.ops.flows._operands import operand
 from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
@@ -19,9 +20,12 @@ __all__ = ["OPS", "GroupedGemm", "MoeGroupedGemm"]
 
 
 class GroupedGemm(Flow):
-    """One product for each group of rows of `a`; where the groups lie is read by the program alone."""
+    """One product for each group of rows of `a`; where the groups lie is read by the program alone.
 
-    kernels = (GroupedGemmKernel, GroupedGemmRowsKernel)
+    On Hopper the products of rows have a schedule of their own, where its copy engine can fetch the rows.
+    """
+
+    kernels = (GroupedGemmKernel, GroupedGemmRowsKernel, GroupedGemmHopperKernel)
 
     def prepare(self, binding: Binding, inputs: Sequence[torch.Tensor | None]) -> Run:
         a, b, sizes, offsets = inputs
@@ -43,6 +47,8 @@ class GroupedGemm(Flow):
             static, hints = {"m": k, "n": n}, {}
         else:
             static, hints = {"n": n, "k": k}, {"group_rows": -(-rows // sizes.numel())}
+            if GroupedGemmHopperKernel.fits(a.device, **static):
+                kernel = GroupedGemmHopperKernel
         static |= {"dtype": dtype, "trans_b": trans_b}
         program = kernel.compiled(a.device, kernel.config_for(a.device, **static, **hints), **static)
         read_a, read_sizes, read_offsets = (reader(t, kernel) for t in (a, sizes, offsets))
@@ -61,7 +67,7 @@ class GroupedGemm(Flow):
 class MoeGroupedGemm(GroupedGemm):
     """The products of routed experts: every row with the transpose of its expert's matrix."""
 
-    kernels = (GroupedGemmKernel,)
+    kernels = (GroupedGemmKernel, GroupedGemmHopperKernel)
 
 
 OPS: dict[str, Flow] = {"GroupedGemmFwdOp": GroupedGemm(), "MoeGroupedGemmNopadFwdOp": MoeGroupedGemm()}
