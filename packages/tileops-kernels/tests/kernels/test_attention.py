@@ -16,8 +16,8 @@ from tileops_kernels.kernels.decode_base import padded_depth, pick_splits, rows_
 from tileops_kernels.kernels.paged_decode import PagedDecodeKernel
 from tileops_kernels.kernels.rope import RopeKernel
 from tileops_kernels.ops import get_op
-from tileops_kernels.ops.flows.attention import _window
-from tileops_kernels.ops.flows.decode import _score_scalars
+from tileops_kernels.ops.flows.attention import window_of
+from tileops_kernels.ops.flows.decode import score_scalars
 
 GQA = "GroupedQueryAttentionFwdOp"
 WINDOW = "GroupedQueryAttentionSlidingWindowFwdOp"
@@ -49,7 +49,7 @@ def test_windows_become_bounds_that_fit_a_kernel_scalar(
     causal: bool, left: int, right: int, expected: tuple
 ) -> None:
     params = {"is_causal": causal, "window_size_left": left, "window_size_right": right}
-    assert _window(params, seq=100) == expected
+    assert window_of(params, seq=100) == expected
 
 
 def test_window_sizes_and_sequence_lengths_share_one_program() -> None:
@@ -182,9 +182,9 @@ def test_a_padded_row_is_the_least_that_four_warps_share(head_dim: int) -> None:
 
 
 def test_score_scalars_are_in_base_two() -> None:
-    scale, cap = _score_scalars({"sm_scale": None, "softcap": None}, 64)
+    scale, cap = score_scalars({"sm_scale": None, "softcap": None}, 64)
     assert (scale, cap) == pytest.approx((math.log2(math.e) / 8, 0.0))
-    scale, cap = _score_scalars({"sm_scale": 0.5, "softcap": 30.0}, 64)
+    scale, cap = score_scalars({"sm_scale": 0.5, "softcap": 30.0}, 64)
     assert (scale, cap) == pytest.approx((0.5 / 30, 30 * math.log2(math.e)))
 
 

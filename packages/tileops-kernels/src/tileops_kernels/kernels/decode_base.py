@@ -21,7 +21,9 @@ __all__ = [
     "SplitDecodeKernel",
     "attend_tile",
     "begin_part",
+    "clear_result",
     "first_rows",
+    "fold_exponents",
     "fold_scores",
     "group_tiles",
     "padded_depth",
@@ -133,10 +135,17 @@ def begin_part(q, request, head0, rows, depth, bn):
     shift = T.alloc_fragment((rows,), _ACC)
     part_sum = T.alloc_fragment((rows,), _ACC)
     T.copy(q[request, head0 : head0 + rows, 0:depth], q_shared)
-    T.clear(o_frag)
-    T.clear(row_sum)
-    T.fill(row_max, -T.infinity(_ACC))
-    return q_shared, s_frag, p_shared, (o_frag, row_max, row_sum, old_max, shift, part_sum)
+    state = (o_frag, row_max, row_sum, old_max, shift, part_sum)
+    clear_result(state)
+    return q_shared, s_frag, p_shared, state
+
+
+@T.macro
+def clear_result(state):
+    """Set the state that `begin_part` describes to the result of no tokens."""
+    T.clear(state[0])
+    T.fill(state[1], -T.infinity(_ACC))
+    T.clear(state[2])
 
 
 @T.macro
@@ -154,11 +163,9 @@ def fold_scores(folded, v_shared, token0, end, scoring):
     `folded` is what `begin_part` returned, `scoring` is (capped, scale, cap, fma). Scores become base-2
     exponents: `q k * scale`, or `cap * tanh(q k * scale)` if `capped`.
     """
-    s_frag, p_shared, state = folded[1], folded[2], folded[3]
+    s_frag = folded[1]
     capped, scale, cap, fma = scoring
-    o_frag, row_max, row_sum, old_max, shift, part_sum = state
     rows, bn = s_frag.shape
-    neg_inf = -T.infinity(_ACC)
     for i, j in T.Parallel(rows, bn):
         if capped:
             s_frag[i, j] = cap * T.tanh(s_frag[i, j] * scale)
@@ -166,7 +173,21 @@ def fold_scores(folded, v_shared, token0, end, scoring):
             s_frag[i, j] = s_frag[i, j] * scale
     if token0 + bn > end:
         for i, j in T.Parallel(rows, bn):
-            s_frag[i, j] = T.if_then_else(token0 + j < end, s_frag[i, j], neg_inf)
+            s_frag[i, j] = T.if_then_else(token0 + j < end, s_frag[i, j], -T.infinity(_ACC))
+    fold_exponents(v_shared, (s_frag, folded[2]), folded[3], T.GemmWarpPolicy.FullCol, fma)
+
+
+@T.macro
+def fold_exponents(v_shared, scores, state, policy, fma):
+    """Fold one tile of masked base-2 exponents and its values into the running result.
+
+    `scores` is (exponents, room for probabilities, a fragment where tensor cores multiply), `state` as
+    `begin_part` returns it.
+    """
+    s_frag, probs = scores
+    o_frag, row_max, row_sum, old_max, shift, part_sum = state
+    rows, bn = s_frag.shape
+    neg_inf = -T.infinity(_ACC)
     T.copy(row_max, old_max)
     T.reduce_max(s_frag, row_max, dim=1, clear=False)
     for i in T.Parallel(rows):
@@ -180,8 +201,8 @@ def fold_scores(folded, v_shared, token0, end, scoring):
         row_sum[i] = row_sum[i] * old_max[i] + part_sum[i]
     for i, d in T.Parallel(rows, o_frag.shape[1]):
         o_frag[i, d] *= old_max[i]
-    T.copy(s_frag, p_shared)
-    tile_product(p_shared, v_shared, o_frag, False, False, T.GemmWarpPolicy.FullCol, fma)
+    T.copy(s_frag, probs)
+    tile_product(probs, v_shared, o_frag, False, False, policy, fma)
 
 
 @T.macro

@@ -16,10 +16,10 @@ from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 if TYPE_CHECKING:
     from tileops_manifest import Binding
 
-__all__ = ["OPS", "AttentionForward"]
+__all__ = ["OPS", "AttentionForward", "window_of"]
 
 
-def _window(params: dict, seq: int) -> tuple[int | None, int | None]:
+def window_of(params: dict, seq: int) -> tuple[int | None, int | None]:
     """Return how many keys to the left and right of itself a query sees; None means all of them.
 
     A negative size in the params means unbounded, and causal bounds the right side by 0. A size past the
@@ -52,7 +52,7 @@ class AttentionForward(Flow):
         if q.numel() == 0:
             return lambda q, k, v: q.new_empty(q.shape)
 
-        left, right = _window(binding.params, seq)
+        left, right = window_of(binding.params, seq)
         on_hopper = AttentionHopperKernel.fits(q.device, head_dim, dtype)
         kernel = AttentionHopperKernel if on_hopper else AttentionForwardKernel
         static = {

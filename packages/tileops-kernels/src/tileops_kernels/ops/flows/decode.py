@@ -18,7 +18,7 @@ from tileops_kernels.ops.flows.base import Flow, Run, require_dtypes
 if TYPE_CHECKING:
     from tileops_manifest import Binding
 
-__all__ = ["LOG2_E", "OPS", "Decode", "attend_in_parts"]
+__all__ = ["LOG2_E", "OPS", "Decode", "attend_in_parts", "score_scalars"]
 
 LOG2_E = math.log2(math.e)
 """Factor by which scores in base e become scores in base 2."""
@@ -34,7 +34,7 @@ def _units(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _score_scalars(params: Mapping[str, Any], head_dim: int) -> tuple[float, float]:
+def score_scalars(params: Mapping[str, Any], head_dim: int) -> tuple[float, float]:
     """Return the kernel's (scale, cap): scores in base 2 are `qk * scale`, or `cap * tanh(qk * scale)`."""
     sm_scale, softcap = params["sm_scale"], params["softcap"]
     sm_scale = 1.0 / math.sqrt(head_dim) if sm_scale is None else sm_scale
@@ -137,7 +137,7 @@ class Decode(Flow):
         )
         if kernel is PagedDecodeKernel:
             static["page_size"] = params["page_size"]
-        scalars = _score_scalars(params, head_dim)
+        scalars = score_scalars(params, head_dim)
         # Pages belong to all requests; the cache of a dense decode has a batch axis.
         pages = (1, 2) if kernel is PagedDecodeKernel else ()
         return attend_in_parts(kernel, inputs, scalars, tokens, shared=pages, **static)
