@@ -66,7 +66,7 @@ class LatentDecodeHopperKernel(SplitDecodeKernel):
     Config = LatentDecodeHopperConfig
     CONFIGS = ConfigTable(
         size=lambda s: s["head_dim"],
-        devices={"sm_90a": ((None, LatentDecodeHopperConfig(128, 3)),)},
+        devices={"sm_90a": ((None, LatentDecodeHopperConfig(96, 4)),)},
         everywhere=False,
     )
 
