@@ -337,9 +337,13 @@ class AttentionGradientHopperKernel(HopperAttentionKernel):
             dk: T.Tensor((batch, seq, kv_heads, head_dim), dtype),
             dv: T.Tensor((batch, seq, kv_heads, head_dim), dtype),
         ):
-            with T.Kernel(
-                T.ceildiv(seq, OWN_ROWS) * batch * (kv_heads + heads), threads=PRODUCER + GROUP
-            ) as (block,):
+            # Blocks start in the order of `place[4]`. Where threads have to meet, TileLang counts them with a
+            # solver, which products of sizes in what it knows of a block can make give up and miscount: none
+            # stand in the grid's axes, and a block's place is read from memory.
+            with T.Kernel(batch * (kv_heads + heads), T.ceildiv(seq, OWN_ROWS), threads=PRODUCER + GROUP) as (
+                bx,
+                by,
+            ):
                 # Of the two tensors whose rows a block owns, and of the two that it walks.
                 own_full = T.alloc_barrier([32])
                 other_own_full = T.alloc_barrier([32])
@@ -348,18 +352,21 @@ class AttentionGradientHopperKernel(HopperAttentionKernel):
                 empty = T.alloc_barrier([4 * GROUPS] * stages)
                 other_empty = T.alloc_barrier([4 * GROUPS] * stages)
                 barriers = (own_full, other_own_full, full, other_full, empty, other_empty)
-                place = T.alloc_local((4,), "int32")  # first row, head, request, and the sequence's length
+                # First row, head, request, the sequence's length, the block and how many own keys.
+                place = T.alloc_local((6,), "int32")
                 tx = T.get_thread_binding()
                 row_tiles = T.ceildiv(seq, OWN_ROWS)
                 place[3] = seq
+                place[4] = by * (batch * (kv_heads + heads)) + bx
+                place[5] = row_tiles * batch * kv_heads
 
-                if block < row_tiles * batch * kv_heads:
+                if place[4] < place[5]:
                     k_own = T.alloc_shared(own, dtype)
                     v_own = T.alloc_shared(own, dtype)
                     q_ring = T.alloc_shared((stages, of_queries, head_dim), dtype)
                     grad_ring = T.alloc_shared((stages, of_queries, head_dim), dtype)
                     statistics_ring = T.alloc_shared((stages, 2, of_queries), _ACC)
-                    _locate(place, block, kv_heads, batch)
+                    _locate(place, place[4], kv_heads, batch)
                     # Under a causal mask the first keys are seen by the most queries, and start first.
                     place[0] = place[0] * OWN_ROWS
                     buffers = (k_own, v_own, q_ring, grad_ring, statistics_ring)
@@ -370,7 +377,7 @@ class AttentionGradientHopperKernel(HopperAttentionKernel):
                     grad_own = T.alloc_shared(own, dtype)
                     k_ring = T.alloc_shared((stages, of_keys, head_dim), dtype)
                     v_ring = T.alloc_shared((_VALUES, of_keys, head_dim), dtype)
-                    _locate(place, block - row_tiles * batch * kv_heads, heads, batch)
+                    _locate(place, place[4] - place[5], heads, batch)
                     # Bottom rows first: under a causal mask they have the most keys.
                     place[0] = (row_tiles - 1 - place[0]) * OWN_ROWS
                     buffers = (q_own, grad_own, k_ring, v_ring)

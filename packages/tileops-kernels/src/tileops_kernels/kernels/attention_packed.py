@@ -29,8 +29,8 @@ class PackedAttentionKernel(AttentionForwardKernel):
     side bounded or not. Token and request counts are symbolic; `left`, `right`, `longest` (at least the most
     queries of a request), `scale` and `cap` (of base-2 scores, as in decoding) are run-time scalars.
 
-    8-bit operands are widened to float16, which holds them exactly; `scaled` programs take factors per
-    request and key head of queries, keys and values.
+    8-bit operands are widened to float16, which holds them exactly. `scaled` names those of "qkv" that have
+    factors per request and key head; where it names any, the program takes three such tensors, and reads those.
     """
 
     SUPPORTED_DTYPES = AttentionForwardKernel.SUPPORTED_DTYPES | {_FP8}
@@ -119,7 +119,11 @@ class PackedAttentionKernel(AttentionForwardKernel):
             visible = T.if_then_else(row0 < queries, T.max(end, 0), 0)
             begin = T.max(row0 + offset - left, 0) // bn if left_bounded else 0
             full = T.max(T.min(T.ceildiv(visible, bn), keys // bn) - begin, 0)
-            factor = scale * factors[0][request, kv_head] * factors[1][request, kv_head] if scaled else scale
+            factor = T.alloc_var(_ACC, init=scale)
+            if "q" in scaled:
+                factor *= factors[0][request, kv_head]
+            if "k" in scaled:
+                factor *= factors[1][request, kv_head]
 
             T.copy(q[q0 + row0 : q0 + row0 + bm, head, 0:depth], q_shared)
             clear_result(state)
@@ -144,7 +148,7 @@ class PackedAttentionKernel(AttentionForwardKernel):
             for i, d in T.Parallel(bm, depth):
                 # A query that sees no keys, or only scores of -inf, gets 0, as in PyTorch.
                 o_frag[i, d] = T.if_then_else(row_sum[i] == 0.0, 0.0, o_frag[i, d] / row_sum[i])
-                if scaled:
+                if "v" in scaled:
                     o_frag[i, d] *= factors[2][request, kv_head]
             for i, d in T.Parallel(bm, depth):
                 if row0 + i < queries and d < head_dim:
@@ -217,11 +221,11 @@ class PackedAttentionKernel(AttentionForwardKernel):
     @classmethod
     def samples(cls):
         llama = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16", "out_dtype": "bfloat16"}
-        causal = {"left_bounded": False, "right_bounded": True, "capped": False, "scaled": False}
+        causal = {"left_bounded": False, "right_bounded": True, "capped": False, "scaled": ""}
         return (
             {**llama, **causal},
             {**llama, **causal, "left_bounded": True, "capped": True},
-            {**llama, **causal, "right_bounded": False, "dtype": "float8_e4m3fn", "scaled": True},
+            {**llama, **causal, "right_bounded": False, "dtype": "float8_e4m3fn", "scaled": "qkv"},
             {**llama, **causal, "heads": 6, "kv_heads": 2, "head_dim": 40, "left_bounded": True},
             {**llama, **causal, "head_dim": 256},
             {**llama, **causal, "head_dim": 100, "dtype": "float16", "out_dtype": "float16"},

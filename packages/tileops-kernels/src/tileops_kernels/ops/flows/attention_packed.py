@@ -47,7 +47,7 @@ class PackedAttention(Flow):
 
         # No query is further from a key than all tokens together.
         left, right = window_of(params, total + k.shape[0])
-        scaled = any(factor is not None for factor in inputs[_FACTORS])
+        given = {name: t for name, t in zip("qkv", inputs[_FACTORS], strict=False) if t is not None}
         static = {
             "heads": heads,
             "kv_heads": k.shape[1],
@@ -57,21 +57,19 @@ class PackedAttention(Flow):
             "left_bounded": left is not None,
             "right_bounded": right is not None,
             "capped": params.get("softcap") is not None,
-            "scaled": scaled,
+            "scaled": "".join(given),
         }
         program = PackedAttentionKernel.compiled(q.device, **static)
         scale, cap = score_scalars({"sm_scale": None, "softcap": None, **params}, head_dim)
         numbers = (left or 0, right or 0, min(params["max_seqlen_q"], total), scale, cap)
         reads = [None if t is None else reader(t, PackedAttentionKernel) for t in inputs]
-        factors = (inputs[3].shape[0] - 1, k.shape[1])
 
         def operands(inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-            """As the program takes them: where some factors are given, the others are 1."""
-            given = [None if read is None else read(t) for read, t in zip(reads, inputs, strict=True)]
-            if not scaled:
-                return given[:5]
-            q = given[0]
-            return [q.new_ones(factors, dtype=torch.float32) if t is None else t for t in given]
+            """As the program takes them: in place of a factor that it does not read stands one that it does."""
+            read = [None if read is None else read(t) for read, t in zip(reads, inputs, strict=True)]
+            factors = read[_FACTORS]
+            some = next((factor for factor in factors if factor is not None), None)
+            return read[:5] if some is None else [*read[:5], *(some if t is None else t for t in factors)]
 
         launch = program.bound(*operands(inputs), q.new_empty(shape, dtype=out_dtype), *numbers)
 
