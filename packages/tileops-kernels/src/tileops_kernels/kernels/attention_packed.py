@@ -30,7 +30,7 @@ class PackedAttentionKernel(AttentionForwardKernel):
     queries of a request), `scale` and `cap` (of base-2 scores, as in decoding) are run-time scalars.
 
     8-bit operands are widened to float16, which holds them exactly. `scaled` names those of "qkv" that have
-    factors per request and key head; where it names any, the program takes three such tensors, and reads those.
+    factors per request and key head; where it names any, the program takes three tensors, and reads those.
     """
 
     SUPPORTED_DTYPES = AttentionForwardKernel.SUPPORTED_DTYPES | {_FP8}

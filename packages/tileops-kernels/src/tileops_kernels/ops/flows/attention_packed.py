@@ -65,7 +65,7 @@ class PackedAttention(Flow):
         reads = [None if t is None else reader(t, PackedAttentionKernel) for t in inputs]
 
         def operands(inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-            """As the program takes them: in place of a factor that it does not read stands one that it does."""
+            """As the program takes them: a factor that it does not read is another one."""
             read = [None if read is None else read(t) for read, t in zip(reads, inputs, strict=True)]
             factors = read[_FACTORS]
             some = next((factor for factor in factors if factor is not None), None)
