@@ -150,6 +150,19 @@ def test_a_merged_record_is_complete_only_where_every_part_is() -> None:
     assert not merge_records([record("passed"), record("passed", requested=2)]).summary.complete
 
 
+def test_a_merged_record_names_the_systems_of_its_parts() -> None:
+    def on(*systems: str) -> list[Record]:
+        parts = [record("passed") for _ in systems]
+        return [
+            part.model_copy(update={"versions": {**part.versions, "system": system}})
+            for part, system in zip(parts, systems, strict=True)
+        ]
+
+    merged = merge_records(on("Linux-1", "Linux-2"))
+    assert merged.versions["system"] == "Linux-1, Linux-2"
+    assert merge_records([merged, *on("Linux-2")]).versions["system"] == "Linux-1, Linux-2"
+
+
 @pytest.mark.parametrize(
     "other",
     [{"device": "e"}, {"target": "cuda"}, {"tier": "full"}, {"seed": 1}, {"versions": {"torch": "3"}}],

@@ -167,7 +167,8 @@ def read_record(path: Path) -> Record:
 def merge_records(records: Sequence[Record]) -> Record:
     """One record of several runs under the same conditions, such as runs that shared out the ops.
 
-    Of an op in several of them the record created last speaks. The conditions are all but the ops.
+    Of an op in several of them the record created last speaks. The conditions are all but the ops; machines
+    of one kind may run different builds of the operating system, which the record then names side by side.
 
     Raises:
         RecordError: none to merge, or two that differ in a condition; names it and both values.
@@ -177,8 +178,8 @@ def merge_records(records: Sequence[Record]) -> Record:
     ordered = sorted(records, key=lambda record: record.created)
     first, ops = ordered[0], {}
     for record in ordered:
-        for name in ("device", "target", "tier", "seed", "candidate", "versions"):
-            ours, theirs = getattr(first, name), getattr(record, name)
+        for name, ours in _conditions(first).items():
+            theirs = _conditions(record)[name]
             if ours != theirs:
                 raise RecordError(
                     f"records of different runs: {name} is {ours!r} in one, {theirs!r} in another"
@@ -187,7 +188,23 @@ def merge_records(records: Sequence[Record]) -> Record:
     merged = tuple(ops[name] for name in sorted(ops))
     complete = all(record.summary.complete for record in ordered)
     summary = summarise(merged, requested=len(merged) if complete else -1)
-    return first.model_copy(update={"created": ordered[-1].created, "ops": merged, "summary": summary})
+    held = [record.versions["system"].split(", ") for record in ordered if "system" in record.versions]
+    systems = dict.fromkeys(name for names in held for name in names)
+    versions = first.versions | ({"system": ", ".join(systems)} if systems else {})
+    return first.model_copy(
+        update={
+            "created": ordered[-1].created,
+            "versions": versions,
+            "ops": merged,
+            "summary": summary,
+        }
+    )
+
+
+def _conditions(record: Record) -> dict[str, Any]:
+    names = ("device", "target", "tier", "seed", "candidate")
+    versions = {name: version for name, version in record.versions.items() if name != "system"}
+    return {name: getattr(record, name) for name in names} | {"versions": versions}
 
 
 def json_schema() -> dict[str, Any]:
