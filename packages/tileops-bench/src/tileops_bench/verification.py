@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from tileops_bench.errors import VerificationError
-from tileops_bench.records import Record
+from tileops_bench.records import LINE, UNVERIFIED, Record, Row, dump_line
 
 
 class Verified(Record):
@@ -57,3 +57,24 @@ def read_verified(path: str | Path | None, target: str, candidate: str) -> Mappi
         others = ", ".join(sorted({book.candidate[:12] for book in there}))
         raise VerificationError(f"{path}: speaks of the candidates {others}, this one is {candidate[:12]}")
     return {op: digest for book in own for op, digest in book.records.items()}
+
+
+def stand_on_records(text: str, path: str | Path, target: str) -> str:
+    """The lines of a results file with the record that each row stands on, for runs made before it was.
+
+    A row that names a record keeps it; an op without a record stays unverified.
+
+    Raises:
+        VerificationError: as `read_verified` says, for every candidate of the rows.
+    """
+    lines = [LINE.validate_json(line) for line in text.splitlines()]
+    candidates = {line.digests["candidate"] for line in lines if isinstance(line, Row)}
+    books = {candidate: read_verified(path, target, candidate) for candidate in candidates}
+    found = []
+    for line in lines:
+        if isinstance(line, Row) and line.verification == UNVERIFIED:
+            record = books[line.digests["candidate"]].get(line.op, UNVERIFIED)
+            digests = {**line.digests, "verification": record}
+            line = line.model_copy(update={"verification": record, "digests": digests})
+        found.append(dump_line(line) + "\n")
+    return "".join(found)

@@ -23,6 +23,7 @@ from tileops_bench.runner import available_cpus
 from tileops_bench.stats import Verdict
 from tileops_bench.store import Results, merged_text, read_results
 from tileops_bench.summary import as_json, summarise_results
+from tileops_bench.verification import stand_on_records
 
 
 def _print_json(value: Any) -> None:
@@ -69,7 +70,11 @@ def summary(options: argparse.Namespace) -> int:
 
 def merge(options: argparse.Namespace) -> int:
     """Write one file of several runs, and print its path."""
-    _write(options.out, merged_text([_read(path) for path in options.results]))
+    parts = [_read(path) for path in options.results]
+    text = merged_text(parts)
+    if options.verified is not None:
+        text = stand_on_records(text, options.verified, parts[0].header.conditions.target)
+    _write(options.out, text)
     return 0
 
 

@@ -134,6 +134,9 @@ def _merge(commands_: argparse._SubParsersAction) -> None:
     merge = commands_.add_parser("merge", help="one results file of runs on one kind of device")
     merge.add_argument("results", nargs="+", type=Path, metavar="FILE")
     merge.add_argument("--out", type=Path, required=True, metavar="FILE")
+    merge.add_argument(
+        "--verified", type=Path, metavar="FILE", help="records that rows timed before them stand on"
+    )
     merge.set_defaults(handler=commands.merge)
 
 
