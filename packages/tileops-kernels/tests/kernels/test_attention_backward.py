@@ -173,3 +173,13 @@ def test_hopper_keeps_apart_what_a_block_needs_at_once():
         ends = [start + size for start, size in taken]
         assert all(end <= start for end, (start, _) in zip(ends, taken[1:], strict=False))
         assert ends[-1] <= code.dynamic_shared_bytes
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(8, 2), (5, 5), (40, 8)])
+def test_hopper_counts_the_threads_that_meet_whatever_the_heads(heads, kv_heads):
+    """TileLang counts them with a solver, which products of sizes in a grid can make give up and miscount."""
+    kernel = AttentionGradientHopperKernel
+    static = {"heads": heads, "kv_heads": kv_heads, "head_dim": 128, "dtype": "float16", "causal": True}
+    config = kernel.default_config(target="cuda", arch="sm_90a", **static)
+    source = lower(kernel.program(**static, config=config), "sm_90a", kernel.PASS_CONFIGS).device
+    assert set(re.findall(r"__sync_thread_partial\(\d+, (\d+)\)", source)) == {"128"}
