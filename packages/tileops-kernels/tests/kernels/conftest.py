@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tileops_kernels.kernels.base import Kernel
+from tileops_kernels.ops.plan import PlanCache
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[Launched]:
         return SimpleNamespace(bound=lambda *example: launcher, launcher=launcher)
 
     monkeypatch.setattr(Kernel, "compiled", classmethod(compiled))
+    # A plan of another test would launch what is not in the log, and one of this test nothing at all.
+    monkeypatch.setattr(PlanCache, "get", lambda self, key: None)
+    monkeypatch.setattr(PlanCache, "put", lambda self, key, plan: None)
     return calls

@@ -102,6 +102,12 @@ def make_inputs(binding: Binding) -> list[torch.Tensor | None]:
             parts = torch.zeros(meta.shape, dtype=dtype)
             parts[-1] = domain.total
             inputs.append(parts)
+        elif kind == "offsets":
+            # Parts as even as can be: none is longer than the call allows.
+            parts = meta.shape[0] - 1
+            inputs.append(
+                torch.tensor([domain.total * part // parts for part in range(parts + 1)], dtype=dtype)
+            )
         elif kind == "starts":
             inputs.append(torch.zeros(meta.shape, dtype=dtype))  # all but the last part are empty
         elif domain is None or domain.high is None:
