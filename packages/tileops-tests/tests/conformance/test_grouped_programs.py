@@ -14,8 +14,8 @@ SIZES = torch.tensor([37, 0, 1, 32, 0, 9], dtype=torch.int32)
 OFFSETS = (SIZES.cumsum(0) - SIZES).to(torch.int32)
 PAST = (0, 5, 40)
 CONFIGS = [
-    GroupedConfig(16, 32, 32, 128, 2, swap_ab=True, shared_sm=True),
-    GroupedConfig(32, 64, 32, 128, 2, chunk=16),
+    GroupedConfig(16, 32, 32, 128, 2),
+    GroupedConfig(32, 64, 32, 128, 2),
     GroupedConfig(64, 32, 64, 128, 0),
 ]
 
